@@ -1,2 +1,3 @@
-//! placeholder
+//! The program: parse, run, print, exit code.
+
 fn main() {}

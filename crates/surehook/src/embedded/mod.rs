@@ -1,0 +1,1 @@
+//! surehook's own PostgreSQL, run from the installed binaries.

@@ -1,0 +1,1 @@
+//! Git over smart HTTP, and the git processes behind it.

@@ -1,0 +1,1 @@
+//! What an event says: renders transitions into webhook bodies.

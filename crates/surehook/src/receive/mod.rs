@@ -1,0 +1,1 @@
+//! The idempotent receiver: inbox, runner, HTTP.

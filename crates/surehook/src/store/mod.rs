@@ -1,0 +1,7 @@
+//! All SQL of the product, by table. The only place of this crate that may speak to PostgreSQL.
+
+use surehook_outbox::store::migrate::Migration;
+
+/// The schema of repositories, their announced refs, and tokens.
+pub const REPOSITORIES: &[Migration] =
+    &[Migration { name: "20261202_repositories", sql: include_str!("../../migrations/20261202_repositories.sql") }];
