@@ -1,0 +1,256 @@
+//! A PostgreSQL cluster of our own in a temporary folder: no TCP, one unix socket, gone with the test process.
+//! May start PostgreSQL's programs; as root it starts them as an unprivileged user, because they refuse to run as root.
+#![expect(clippy::disallowed_methods, reason = "it starts PostgreSQL's programs")]
+
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::{connect, try_connect};
+use crate::try_eventually;
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// A folder in memory is used if that much is free there.
+const ROOM_BYTES_MIN: u64 = 1 << 30;
+
+/// Waits for the end of the test process (which alone holds the other end of its input), then removes everything.
+const GUARDIAN: &str = r#"
+    trap '' INT TERM HUP
+    cat >/dev/null
+    "$1/pg_ctl" stop -D "$2/data" -m immediate -t 30 >/dev/null 2>&1
+    rm -rf "$2" || { sleep 1; rm -rf "$2"; }
+"#;
+
+/// How a [`Cluster`] is set up.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Whether the server waits for the disk (default durability) or not (quick, the default here).
+    pub durable: bool,
+    /// More settings, as `name=value`.
+    pub more: Vec<String>,
+}
+
+/// A running cluster, started by [`Cluster::start`]. It ends, and its files are removed, when it is dropped and when the
+/// test process ends in any way.
+#[derive(Debug)]
+pub struct Cluster {
+    binaries: PathBuf,
+    folder: PathBuf,
+    settings: Settings,
+    account: Option<Account>,
+    server: Mutex<Option<Child>>,
+    guardian: Child,
+}
+
+/// Who runs the server if we are root.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    user: u32,
+    group: u32,
+}
+
+impl Cluster {
+    /// Makes a cluster and starts it. On return it takes connections.
+    pub async fn start(settings: Settings) -> Self {
+        let cluster = tokio::task::spawn_blocking(move || Self::create(settings)).await.expect("the cluster is made");
+        cluster.resume().await;
+        cluster
+    }
+
+    fn create(settings: Settings) -> Self {
+        let binaries = find_binaries();
+        let account = unprivileged();
+        let folder = tempfile::Builder::new()
+            .prefix("shpg-")
+            .tempdir_in(roomy_folder())
+            .expect("a temporary folder for PostgreSQL")
+            .keep();
+        if let Some(Account { user, group }) = account {
+            std::os::unix::fs::chown(&folder, Some(user), Some(group)).expect("the folder is given away");
+        }
+        let mut guardian = command(Path::new("/bin/sh"), &folder, account);
+        guardian.args(["-c", GUARDIAN, "guardian"]).args([&binaries, &folder]);
+        // A group of its own, so that Ctrl-C does not reach it before its work is done.
+        guardian.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let guardian = guardian.spawn().expect("the guardian starts");
+        let made = command(&binaries.join("initdb"), &folder, account)
+            .args(["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", "--username=postgres", "data"])
+            .output()
+            .expect("initdb starts");
+        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        Self { binaries, folder, settings, account, server: Mutex::new(None), guardian }
+    }
+
+    /// How to connect to one of its databases as its superuser: `host=… user=… dbname=…`.
+    pub fn url(&self, database: &str) -> String {
+        format!("host={} user=postgres dbname={database}", self.folder.display())
+    }
+
+    /// The folder of the cluster's data.
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// What the server has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// The postmaster's process id, if it was started and not stopped.
+    pub fn pid(&self) -> Option<u32> {
+        self.server().as_ref().map(Child::id)
+    }
+
+    /// Starts the server again after [`Cluster::stop`] or [`Cluster::kill`]. On return it takes connections.
+    pub async fn resume(&self) {
+        let ready = try_eventually(READY_WITHIN, async || {
+            // After a kill the last processes of the old server may still have to go: it then refuses to start at first.
+            {
+                let mut server = self.server();
+                let ended = match server.as_mut() {
+                    None => true,
+                    Some(child) => child.try_wait().expect("the server can be waited for").is_some(),
+                };
+                if ended {
+                    *server = Some(self.spawn());
+                }
+            }
+            try_connect(&self.url("postgres")).await.ok()
+        })
+        .await;
+        match ready {
+            Some(client) => client.close().await,
+            None => panic!("PostgreSQL did not start; its log:\n{}", self.log()),
+        }
+    }
+
+    /// Ends the server; sessions are cut, committed work is kept (a "fast" shutdown). Nothing happens if it is not running.
+    pub async fn stop(&self) {
+        self.end(rustix::process::Signal::INT).await;
+    }
+
+    /// Ends the postmaster by SIGKILL, as the kernel does when memory runs out. Nothing happens if it is not running.
+    pub async fn kill(&self) {
+        self.end(rustix::process::Signal::KILL).await;
+    }
+
+    /// [`Cluster::stop`], then [`Cluster::resume`].
+    pub async fn restart(&self) {
+        self.stop().await;
+        self.resume().await;
+    }
+
+    /// Ends every session with `database`, as an administrator would.
+    pub async fn cut_sessions(&self, database: &str) {
+        let admin = connect(&self.url("postgres")).await;
+        admin
+            .execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", &[&database])
+            .await
+            .expect("sessions are ended");
+    }
+
+    async fn end(&self, signal: rustix::process::Signal) {
+        let Some(mut child) = self.server().take() else { return };
+        tokio::task::spawn_blocking(move || {
+            if child.try_wait().expect("the server can be waited for").is_none() {
+                rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).expect("a signal");
+                child.wait().expect("the server ends");
+            }
+        })
+        .await
+        .expect("the server is ended");
+    }
+
+    fn spawn(&self) -> Child {
+        let log = OpenOptions::new().create(true).append(true).open(self.folder.join("log")).expect("the log opens");
+        let errors: File = log.try_clone().expect("the log is shared");
+        let mut server = command(&self.binaries.join("postgres"), &self.folder, self.account);
+        server.args(["-D", "data", "-k"]).arg(&self.folder);
+        // Shared memory in the cluster's own folder is removed with it; segments elsewhere would outlive a kill.
+        server.args(["-c", "dynamic_shared_memory_type=mmap"]);
+        server.args(["-c", "listen_addresses=", "-c", "max_connections=300", "-c", "log_min_messages=fatal"]);
+        if !self.settings.durable {
+            server.args(["-c", "fsync=off", "-c", "full_page_writes=off"]);
+        }
+        for setting in &self.settings.more {
+            server.args(["-c", setting]);
+        }
+        server.process_group(0).stdin(Stdio::null()).stdout(log).stderr(errors);
+        server.spawn().expect("postgres starts")
+    }
+
+    fn server(&self) -> MutexGuard<'_, Option<Child>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        drop(self.guardian.stdin.take());
+        if let Some(mut server) = self.server().take() {
+            let _ = server.wait();
+        }
+        let _ = self.guardian.wait();
+    }
+}
+
+fn command(program: &Path, folder: &Path, account: Option<Account>) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("LC_ALL", "C").current_dir(folder);
+    if let Some(Account { user, group }) = account {
+        // The standard library also drops root's further groups.
+        command.uid(user).gid(group);
+    }
+    command
+}
+
+/// The account that runs PostgreSQL if we are root: `postgres` if the machine has it, else `nobody`.
+fn unprivileged() -> Option<Account> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let accounts = std::fs::read_to_string("/etc/passwd").expect("/etc/passwd");
+    let find = |name: &str| {
+        accounts.lines().find_map(|line| match line.split(':').collect::<Vec<_>>()[..] {
+            [found, _, user, group, ..] if found == name => {
+                Some(Account { user: user.parse().ok()?, group: group.parse().ok()? })
+            }
+            _ => None,
+        })
+    };
+    Some(find("postgres").or_else(|| find("nobody")).expect("an account to run PostgreSQL with: postgres or nobody"))
+}
+
+/// The newest installed PostgreSQL, from 15 on.
+fn find_binaries() -> PathBuf {
+    let packaged = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().filter_map(|entry| {
+        let version: u32 = entry.file_name().to_str()?.parse().ok()?;
+        (version >= 15 && entry.path().join("bin/initdb").exists()).then(|| (version, entry.path().join("bin")))
+    });
+    if let Some((_, folder)) = packaged.max() {
+        return folder;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .find(|folder| folder.join("initdb").exists() && folder.join("postgres").exists())
+        .expect("PostgreSQL 15 or later is needed for the tests: install the package postgresql")
+}
+
+/// Memory if there is plenty of it, else the usual place. Short, because a socket's path has at most 107 bytes.
+fn roomy_folder() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    match rustix::fs::statvfs(memory) {
+        Ok(room) if room.f_bavail * room.f_frsize >= ROOM_BYTES_MIN && writable(memory) => memory.to_owned(),
+        _ => PathBuf::from("/tmp"),
+    }
+}
+
+fn writable(folder: &Path) -> bool {
+    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
+}
