@@ -4,6 +4,7 @@
 
 use std::{
     fs::{File, OpenOptions},
+    io::{BufRead as _, BufReader},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -19,11 +20,15 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// A folder in memory is used if that much is free there.
 const ROOM_BYTES_MIN: u64 = 1 << 30;
 
-/// Waits for the end of the test process (which alone holds the other end of its input), then removes everything.
+/// Makes the cluster, says how that went, waits for the end of the test process (which alone holds the other end of its
+/// input), then removes everything. An initdb that is cut short leaves shared memory behind, so it is always let finish.
 const GUARDIAN: &str = r#"
-    trap '' INT TERM HUP
-    cat >/dev/null
-    "$1/pg_ctl" stop -D "$2/data" -m immediate -t 30 >/dev/null 2>&1
+    trap '' INT TERM HUP PIPE
+    "$1/initdb" --no-sync --encoding=UTF8 --locale=C --auth=trust --username=postgres data >initdb.log 2>&1
+    echo $?
+    exec >/dev/null 2>&1
+    cat
+    "$1/pg_ctl" stop -D "$2/data" -m immediate -t 30
     rm -rf "$2" || { sleep 1; rm -rf "$2"; }
 "#;
 
@@ -77,13 +82,14 @@ impl Cluster {
         let mut guardian = command(Path::new("/bin/sh"), &folder, account);
         guardian.args(["-c", GUARDIAN, "guardian"]).args([&binaries, &folder]);
         // A group of its own, so that Ctrl-C does not reach it before its work is done.
-        guardian.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let guardian = guardian.spawn().expect("the guardian starts");
-        let made = command(&binaries.join("initdb"), &folder, account)
-            .args(["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", "--username=postgres", "data"])
-            .output()
-            .expect("initdb starts");
-        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        guardian.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut guardian = guardian.spawn().expect("the guardian starts");
+        let mut made = String::new();
+        let answers = guardian.stdout.take().expect("the guardian's output");
+        BufReader::new(answers).read_line(&mut made).expect("the guardian answers");
+        if made.trim() != "0" {
+            panic!("initdb: {}", std::fs::read_to_string(folder.join("initdb.log")).unwrap_or_default());
+        }
         Self { binaries, folder, settings, account, server: Mutex::new(None), guardian }
     }
 
