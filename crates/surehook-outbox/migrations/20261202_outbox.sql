@@ -150,7 +150,7 @@ COMMENT ON COLUMN outbox_lanes.crashes IS 'Workers that vanished while they held
 COMMENT ON COLUMN outbox_lanes.may_have_arrived IS 'An earlier try at the head may have reached the receiver although no answer came back.';
 COMMENT ON COLUMN outbox_lanes.first_tried_at IS 'When the head was first tried.';
 COMMENT ON COLUMN outbox_lanes.last_error IS 'What last went wrong with the head, in words.';
-COMMENT ON COLUMN outbox_lanes.updated_at IS 'When the row last changed.';
+COMMENT ON COLUMN outbox_lanes.updated_at IS 'When a worker last recorded, or an operator last changed, something here; enqueuing does not move it.';
 
 CREATE TABLE outbox_deliveries (
     lane_id          bigint NOT NULL,
@@ -465,7 +465,7 @@ BEGIN
           FROM unnest(fan_positions, fan_endpoints, fan_keys, fan_webhooks) WITH ORDINALITY AS f (pos, endpoint_id, lane_key, webhook_name, nth)
           JOIN outbox_lanes AS l ON l.endpoint_id = f.endpoint_id AND l.ordering_key = f.lane_key;
         UPDATE outbox_lanes AS l
-           SET last_seq = l.last_seq + f.added, ready_at = coalesce(l.ready_at, at), updated_at = at
+           SET last_seq = l.last_seq + f.added, ready_at = coalesce(l.ready_at, at)
           FROM (SELECT e, k, count(*) AS added FROM unnest(fan_endpoints, fan_keys) AS u (e, k) GROUP BY e, k) AS f
          WHERE l.endpoint_id = f.e AND l.ordering_key = f.k;
     END IF;

@@ -1,0 +1,35 @@
+//! An endpoint as the worker sees it: where to send, with which secrets, under which limits. Plain data.
+
+use std::time::Duration;
+
+use surehook_webhook::secret::Secret;
+use uuid::Uuid;
+
+use crate::retry::Policy;
+
+/// Where deliveries go, read anew at each claim.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The endpoint.
+    pub endpoint_id: Uuid,
+    /// Its name, for people.
+    pub name: String,
+    /// Absolute URL.
+    pub url: String,
+    /// Signs; the second one signs too during a rotation. Err: what is wrong with the stored one.
+    pub secrets: Result<Vec<Secret>, String>,
+    /// Further headers that the administrator set.
+    pub headers: Vec<(String, String)>,
+    /// Which rendering it gets.
+    pub format: String,
+    /// Loopback and private addresses are wanted.
+    pub allow_private: bool,
+    /// Deadline of one attempt.
+    pub timeout: Duration,
+    /// Requests at once from this process.
+    pub in_flight_max: usize,
+    /// A dead head stops its lane.
+    pub block_on_dead: bool,
+    /// When to retry and when to give up.
+    pub policy: Policy,
+}
