@@ -2,7 +2,9 @@
 //! Never part of the product. Everything here panics with a sentence when the world does not play along: a test that
 //! cannot be set up has failed.
 
+pub mod git;
 pub mod postgres;
+pub mod receiver;
 mod wait;
 
 pub use wait::{eventually, try_eventually};

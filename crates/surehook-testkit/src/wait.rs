@@ -46,3 +46,8 @@ pub async fn try_eventually<T>(deadline: Duration, mut condition: impl AsyncFnMu
         }
     }
 }
+
+/// The scripted slowness of a server in a test. Not for waiting on anything.
+pub(crate) async fn be_slow(for_how_long: Duration) {
+    tokio::time::sleep(for_how_long).await;
+}
