@@ -15,7 +15,8 @@ pub struct DatabaseClock {
 impl DatabaseClock {
     /// Notes what the database's clock showed just now.
     pub fn set(&self, database_time: Timestamp) {
-        *self.last_look.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some((database_time, Instant::now()));
+        *self.last_look.write().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            Some((database_time, Instant::now()));
     }
 
     /// Database time now. Before the first look, the start of 1970.

@@ -1,7 +1,22 @@
 //! A transactional outbox on PostgreSQL.
 //!
 //! Events are recorded in the transaction of the change that they tell of ([`enqueue`]) and delivered as signed webhooks,
-//! at least once and in order. Nothing in this crate knows of Git.
+//! at least once and in order ([`Worker`]). Nothing in this crate knows of Git.
+//!
+//! The way of an event: [`store::enqueue`] fans it out to lanes, [`deliver`] claims lanes and sends ([`send`]), [`retry`]
+//! judges what came back, [`store::record`] writes it down.
 
+pub mod address;
+pub mod clock;
+pub mod deliver;
 pub mod retry;
+pub mod send;
 pub mod store;
+pub mod sweep;
+pub mod target;
+pub mod wake;
+
+pub use deliver::{Worker, WorkerSettings};
+pub use store::enqueue::{Enqueued, NewEvent, Rendering, enqueue, enqueue_many};
+pub use store::{Database, DatabaseError, Session};
+pub use wake::Wake;

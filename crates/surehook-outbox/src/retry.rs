@@ -66,6 +66,8 @@ pub struct Head {
 pub enum Answer {
     /// An HTTP status, and how long the receiver asks us to wait.
     Status(u16, Option<Duration>),
+    /// What is stored cannot be sent as it is (a URL or a header that HTTP does not allow): nothing was asked.
+    Unsendable,
     /// Nothing that could be read as an answer; `sent` if the request may have reached the receiver.
     Silence {
         /// Whether bytes of the request may have left.
@@ -182,7 +184,7 @@ fn classify(policy: &Policy, head: &Head, answer: Answer) -> Outcome {
         },
         Answer::Status(410, _) => Outcome::Gone,
         Answer::Status(429 | 502 | 503 | 504, _) => Outcome::Busy,
-        Answer::Status(..) => Outcome::Strike,
+        Answer::Status(..) | Answer::Unsendable => Outcome::Strike,
     }
 }
 
@@ -205,6 +207,7 @@ fn judge_silence(policy: &Policy, head: Head, answer: Answer, outcome: Outcome, 
         Answer::Silence { sent } => sent,
         // A gateway's answer says nothing about what the receiver behind it did.
         Answer::Status(code, _) => matches!(code, 502 | 504),
+        Answer::Unsendable => false,
     };
     let head = Head {
         unanswered: head.unanswered + u32::from(counts),

@@ -37,8 +37,22 @@ fn the_table() {
     // (what it shows, policy, head, answer, outcome, next at jitter 0)
     let table = [
         ("2xx is delivered", POLICY, head(0, 0, false), status(204), Outcome::Success, Next::Published),
-        ("409 from a native receiver is delivered", POLICY, head(0, 0, false), status(409), Outcome::Conflict, Next::Published),
-        ("409 from a stranger at the first try", foreign, head(0, 0, false), status(409), Outcome::Strike, retry_s(3.75)),
+        (
+            "409 from a native receiver is delivered",
+            POLICY,
+            head(0, 0, false),
+            status(409),
+            Outcome::Conflict,
+            Next::Published,
+        ),
+        (
+            "409 from a stranger at the first try",
+            foreign,
+            head(0, 0, false),
+            status(409),
+            Outcome::Strike,
+            retry_s(3.75),
+        ),
         ("409 from a stranger after silence", foreign, arrived, status(409), Outcome::Conflict, Next::Published),
         ("409 where it is a strike", strict, arrived, status(409), Outcome::Strike, retry_s(3.75)),
         ("410 pauses", POLICY, head(0, 0, false), status(410), Outcome::Gone, Next::PauseEndpoint),
@@ -47,16 +61,44 @@ fn the_table() {
         ("third refusal", POLICY, head(2, 0, false), status(400), Outcome::Strike, retry_s(90.0)),
         ("fourth refusal", POLICY, head(3, 0, false), status(401), Outcome::Strike, retry_s(225.0)),
         ("fifth refusal", POLICY, head(4, 0, false), status(500), Outcome::Strike, dead(DeathReason::MaxAttempts)),
-        ("a redirect is a refusal", POLICY, head(4, 0, false), status(301), Outcome::Strike, dead(DeathReason::MaxAttempts)),
+        (
+            "a redirect is a refusal",
+            POLICY,
+            head(4, 0, false),
+            status(301),
+            Outcome::Strike,
+            dead(DeathReason::MaxAttempts),
+        ),
         ("413 is a refusal", POLICY, head(4, 0, false), status(413), Outcome::Strike, dead(DeathReason::MaxAttempts)),
         ("busy is no strike", POLICY, head(4, 0, false), status(503), Outcome::Busy, retry_s(0.75)),
         ("429 is no strike", POLICY, head(4, 0, false), status(429), Outcome::Busy, retry_s(0.75)),
         ("first silence", POLICY, head(0, 0, false), SILENCE, Outcome::Unanswered, retry_s(0.75)),
         ("silence waits longer each time", POLICY, head(0, 5, false), SILENCE, Outcome::Unanswered, retry_s(24.0)),
         ("silence waits a minute at most", POLICY, head(0, 15, false), SILENCE, Outcome::Unanswered, retry_s(45.0)),
-        ("twentieth silence while others get through", POLICY, head(0, 19, true), SILENCE, Outcome::Unanswered, dead(DeathReason::MaxUnanswered)),
-        ("textbook: fifth silence kills", textbook, head(0, 4, false), SILENCE, Outcome::Unanswered, dead(DeathReason::MaxUnanswered)),
-        ("textbook: busy counts too", textbook, head(0, 4, false), status(502), Outcome::Busy, dead(DeathReason::MaxUnanswered)),
+        (
+            "twentieth silence while others get through",
+            POLICY,
+            head(0, 19, true),
+            SILENCE,
+            Outcome::Unanswered,
+            dead(DeathReason::MaxUnanswered),
+        ),
+        (
+            "textbook: fifth silence kills",
+            textbook,
+            head(0, 4, false),
+            SILENCE,
+            Outcome::Unanswered,
+            dead(DeathReason::MaxUnanswered),
+        ),
+        (
+            "textbook: busy counts too",
+            textbook,
+            head(0, 4, false),
+            status(502),
+            Outcome::Busy,
+            dead(DeathReason::MaxUnanswered),
+        ),
         ("too old while others get through", POLICY, old, SILENCE, Outcome::Unanswered, dead(DeathReason::MaxAge)),
         ("old, in an outage", POLICY, old_in_outage, SILENCE, Outcome::Unanswered, retry_s(1.5)),
     ];
@@ -81,7 +123,13 @@ fn an_outage_of_any_length_kills_nothing() {
 
 #[test]
 fn a_gateways_answer_may_hide_an_arrival_and_a_refused_connection_does_not() {
-    for (answer, arrived) in [(status(502), true), (status(504), true), (status(503), false), (status(429), false), (Answer::Silence { sent: false }, false)] {
+    for (answer, arrived) in [
+        (status(502), true),
+        (status(504), true),
+        (status(503), false),
+        (status(429), false),
+        (Answer::Silence { sent: false }, false),
+    ] {
         assert_eq!(judge(&POLICY, Head::default(), answer, 0.0).head.may_have_arrived, arrived, "{answer:?}");
     }
 }
@@ -112,10 +160,11 @@ fn retry_after_is_read_or_ignored() {
 #[test]
 fn a_crowd_that_failed_at_once_does_not_come_back_at_once() {
     for answer in [status(500), status(503), Answer::Status(429, Some(Duration::from_secs(120)))] {
-        let delays = (0..1000u32).map(|i| match judge(&POLICY, head(1, 4, false), answer, f64::from(i) / 1000.0).next {
-            Next::Retry(delay) => delay,
-            other => panic!("{other:?}"),
-        });
+        let delays =
+            (0..1000u32).map(|i| match judge(&POLICY, head(1, 4, false), answer, f64::from(i) / 1000.0).next {
+                Next::Retry(delay) => delay,
+                other => panic!("{other:?}"),
+            });
         let (least, most) = delays.fold((Duration::MAX, Duration::ZERO), |(a, b), d| (a.min(d), b.max(d)));
         assert!(most - least >= Duration::from_secs(1), "{answer:?}: all within {:?}", most - least);
     }

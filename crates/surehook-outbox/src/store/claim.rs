@@ -137,7 +137,12 @@ pub struct Quota {
 }
 
 /// Claims due lanes for `worker`. Ok: committed; the lanes are this worker's until their lease ends.
-pub async fn claim(session: &Session, worker: Uuid, quotas: &[Quota], read_max: i64) -> Result<Vec<ClaimedLane>, DatabaseError> {
+pub async fn claim(
+    session: &Session,
+    worker: Uuid,
+    quotas: &[Quota],
+    read_max: i64,
+) -> Result<Vec<ClaimedLane>, DatabaseError> {
     let endpoints: Vec<Uuid> = quotas.iter().map(|q| q.endpoint_id).collect();
     let lanes: Vec<i64> = quotas.iter().map(|q| i64::try_from(q.lanes).unwrap_or(i64::MAX)).collect();
     let timeouts: Vec<i64> = quotas.iter().map(|q| i64::from(crate::clock::milliseconds(q.timeout))).collect();

@@ -62,7 +62,10 @@ pub const FORMAT_NOT_RENDERED: &str = "SH001";
 
 /// Records one event in the caller's transaction. Ok: it is delivered if and only if the transaction commits. Err: the
 /// transaction is aborted by PostgreSQL. Endpoints of formats other than native are passed over.
-pub async fn enqueue<C: GenericClient + Sync>(transaction: &C, event: &NewEvent<'_>) -> Result<Enqueued, DatabaseError> {
+pub async fn enqueue<C: GenericClient + Sync>(
+    transaction: &C,
+    event: &NewEvent<'_>,
+) -> Result<Enqueued, DatabaseError> {
     let mut enqueued = call(transaction, std::slice::from_ref(event), None, &[]).await?;
     enqueued.pop().ok_or_else(|| DatabaseError::Unsuitable("outbox_enqueue_many returned no row".into()))
 }

@@ -31,9 +31,9 @@ pub struct LaneState {
     pub done_seq: i64,
     /// What the head went through; the default for a head that was not tried yet.
     pub head: Head,
-    /// When the head was first tried.
+    /// When the head was first tried, as far as this claim knows; an earlier time in the database stands.
     pub first_tried_at: Option<Timestamp>,
-    /// What last went wrong with the head.
+    /// What last went wrong with the head under this claim.
     pub last_error: Option<String>,
     /// Given back, or still held.
     pub release: Option<Release>,
@@ -148,7 +148,8 @@ const RECORD: &str = "
     ), moved AS (
         UPDATE outbox_lanes AS l
            SET done_seq = s.done_seq, attempts = s.attempts, strikes = s.strikes, unanswered = s.unanswered,
-               may_have_arrived = s.may_have_arrived, last_error = s.last_error,
+               may_have_arrived = s.may_have_arrived,
+               last_error = CASE WHEN s.done_seq = l.done_seq THEN coalesce(s.last_error, l.last_error) ELSE s.last_error END,
                first_tried_at = CASE WHEN s.attempts = 0 THEN NULL WHEN s.done_seq = l.done_seq THEN coalesce(l.first_tried_at, s.first_tried_at)
                                      ELSE s.first_tried_at END,
                crashes = CASE WHEN s.done_seq > l.done_seq OR s.attempts > l.attempts THEN 0 ELSE l.crashes END,
@@ -229,7 +230,11 @@ pub async fn record(session: &mut Session, worker: Uuid, batch: &Batch) -> Resul
             .await?;
         for row in rows {
             let lane_id: i64 = row.get("lane_id");
-            if row.get("mine") { recorded.done.push(lane_id) } else { recorded.lost.push(lane_id) }
+            if row.get("mine") {
+                recorded.done.push(lane_id)
+            } else {
+                recorded.lost.push(lane_id)
+            }
             recorded.more_is_due |= row.get::<_, bool>("due");
         }
     }

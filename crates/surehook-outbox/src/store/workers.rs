@@ -27,7 +27,8 @@ pub async fn beat(session: &Session, worker: Uuid, node: &str) -> Result<(), Dat
 
 /// The counters of all other workers.
 pub async fn others(session: &Session, worker: Uuid) -> Result<Vec<Heartbeat>, DatabaseError> {
-    let statement = session.prepare_cached("SELECT worker_id, heartbeat FROM outbox_workers WHERE worker_id <> $1").await?;
+    let statement =
+        session.prepare_cached("SELECT worker_id, heartbeat FROM outbox_workers WHERE worker_id <> $1").await?;
     let rows = session.query(&statement, &[&worker]).await?;
     Ok(rows.iter().map(|row| Heartbeat { worker_id: row.get(0), count: row.get(1) }).collect())
 }

@@ -1,0 +1,217 @@
+//! The recorder: gathers what the lanes report and writes it in groups, at once when idle. What cannot be written (the
+//! database is away, a lane is locked by another) waits for the next flush; nothing is dropped.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use super::{Shared, chain};
+use crate::store::record::{self, Attempt, Batch, DeadLetter, LaneState};
+use crate::store::{DatabaseError, workers};
+
+/// How long a group gathers while reports keep coming.
+const GATHER: Duration = Duration::from_millis(5);
+/// Lanes written in one transaction at most.
+const GROUP_MAX: usize = 500;
+/// Pause before lanes that were locked, or a database that is away, are tried again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// What a lane says after one of its deliveries.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) endpoint_id: Uuid,
+    pub(super) lane: Option<LaneState>,
+    pub(super) attempts: Vec<Attempt>,
+    pub(super) dead: Vec<DeadLetter>,
+    pub(super) replays_delivered: Vec<(i64, Uuid)>,
+    pub(super) pauses: Vec<(Uuid, String)>,
+    pub(super) succeeded: bool,
+}
+
+/// The lanes' end of the channel.
+#[derive(Clone)]
+pub(super) struct Reports(mpsc::UnboundedSender<Report>);
+
+impl Reports {
+    pub(super) fn send(&self, report: Report) {
+        // The recorder outlives the lanes; only a hard end of the whole worker closes it before them.
+        if self.0.send(report).is_err() {
+            tracing::warn!("a report came after the recorder had ended; the delivery will be repeated");
+        }
+    }
+}
+
+/// The channel is unbounded: its size is bounded by the lanes in hand times the deliveries of one read.
+pub(super) fn channel() -> (Reports, mpsc::UnboundedReceiver<Report>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (Reports(sender), receiver)
+}
+
+/// Reports waiting to be written, merged per lane.
+#[derive(Default)]
+struct Waiting {
+    lanes: HashMap<i64, Report>,
+}
+
+impl Waiting {
+    fn add(&mut self, report: Report) {
+        let Some(state) = &report.lane else { return };
+        match self.lanes.entry(state.lane_id) {
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(report);
+            }
+            std::collections::hash_map::Entry::Occupied(mut entry) => {
+                let old = entry.get_mut();
+                let same_claim = old.lane.as_ref().is_some_and(|old| old.epoch == state.epoch);
+                if same_claim {
+                    merge(old, report);
+                } else {
+                    // The lane was claimed anew meanwhile: what was said under the old claim counts no more.
+                    entry.insert(report);
+                }
+            }
+        }
+    }
+
+    /// Takes up to `GROUP_MAX` lanes out as one batch.
+    fn take(&mut self) -> (Batch, HashMap<i64, Report>) {
+        let ids: Vec<i64> = self.lanes.keys().copied().take(GROUP_MAX).collect();
+        let taken: HashMap<i64, Report> =
+            ids.into_iter().filter_map(|id| Some((id, self.lanes.remove(&id)?))).collect();
+        let mut batch = Batch::default();
+        for report in taken.values() {
+            batch.lanes.extend(report.lane.clone());
+            batch.attempts.extend(report.attempts.iter().cloned());
+            batch.dead.extend(report.dead.iter().cloned());
+            batch.replays_delivered.extend(report.replays_delivered.iter().copied());
+            batch.pauses.extend(report.pauses.iter().cloned());
+        }
+        (batch, taken)
+    }
+}
+
+fn merge(old: &mut Report, new: Report) {
+    let before = std::mem::replace(&mut old.lane, new.lane);
+    if let (Some(before), Some(now)) = (before, old.lane.as_mut())
+        && before.done_seq == now.done_seq
+    {
+        now.first_tried_at = now.first_tried_at.or(before.first_tried_at);
+        now.last_error = now.last_error.take().or(before.last_error);
+    }
+    old.attempts.extend(new.attempts);
+    old.dead.extend(new.dead);
+    old.replays_delivered.extend(new.replays_delivered);
+    old.pauses.extend(new.pauses);
+    old.succeeded |= new.succeeded;
+}
+
+pub(super) async fn run(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Report>) {
+    let mut waiting = Waiting::default();
+    let mut failures = 0u32;
+    loop {
+        if waiting.lanes.is_empty() {
+            tokio::select! {
+                report = inbox.recv() => match report {
+                    Some(report) => waiting.add(report),
+                    None => break,
+                },
+                () = shared.stops.give_up.cancelled() => break,
+            }
+        }
+        while let Ok(report) = inbox.try_recv() {
+            waiting.add(report);
+        }
+        let pause = match flush(&shared, &mut waiting).await {
+            Ok(()) if waiting.lanes.is_empty() => {
+                failures = 0;
+                GATHER
+            }
+            // Lanes that were locked, or a group that was full.
+            Ok(()) => GATHER,
+            Err(error) => {
+                failures += 1;
+                if failures == 1 || failures.is_multiple_of(200) {
+                    let lanes = waiting.lanes.len();
+                    tracing::warn!(error = %chain(&error), lanes, failures, "cannot record; keeping it and trying again");
+                }
+                AGAIN
+            }
+        };
+        // While reports keep coming they gather for a moment; an idle recorder writes the next one at once.
+        if !waiting.lanes.is_empty() || !inbox.is_empty() {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = shared.stops.give_up.cancelled() => break,
+            }
+        }
+    }
+    if !waiting.lanes.is_empty() {
+        let lanes = waiting.lanes.len();
+        tracing::warn!(
+            lanes,
+            "stopping without the database: these lanes are free again when their lease ends, and may be delivered twice"
+        );
+    }
+    leave(&shared).await;
+}
+
+async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseError> {
+    let (batch, mut taken) = waiting.take();
+    let outcome = write(shared, &batch).await;
+    match outcome {
+        Ok(recorded) => {
+            let successes: Vec<Uuid> = recorded
+                .done
+                .iter()
+                .filter_map(|lane| taken.remove(lane))
+                .filter(|report| report.succeeded)
+                .map(|report| report.endpoint_id)
+                .collect();
+            for lane_id in &recorded.lost {
+                taken.remove(lane_id);
+                tracing::warn!(lane_id, "this lane was taken over meanwhile; what this worker says of it is discarded");
+            }
+            // What is left was locked by another: it waits for the next flush.
+            taken.into_values().for_each(|report| waiting.add(report));
+            if recorded.more_is_due {
+                shared.wake.wake();
+            }
+            note_success(shared, successes).await
+        }
+        Err(error) => {
+            taken.into_values().for_each(|report| waiting.add(report));
+            Err(error)
+        }
+    }
+}
+
+async fn write(shared: &Shared, batch: &Batch) -> Result<record::Recorded, DatabaseError> {
+    let mut session = shared.database.session().await?;
+    record::record(&mut session, shared.id, batch).await
+}
+
+async fn note_success(shared: &Shared, mut endpoints: Vec<Uuid>) -> Result<(), DatabaseError> {
+    endpoints.sort_unstable();
+    endpoints.dedup();
+    if endpoints.is_empty() {
+        return Ok(());
+    }
+    let session = shared.database.session().await?;
+    record::note_success(&session, &endpoints).await
+}
+
+async fn leave(shared: &Shared) {
+    let left = async {
+        let session = shared.database.session().await?;
+        workers::leave(&session, shared.id).await
+    };
+    match tokio::time::timeout(Duration::from_secs(2), left).await {
+        Ok(Ok(())) => {}
+        // The others find out by the heartbeat.
+        Ok(Err(error)) => tracing::debug!(error = %chain(&error), "could not sign off"),
+        Err(_) => tracing::debug!("could not sign off in time"),
+    }
+}
