@@ -40,12 +40,12 @@ impl LaneRun {
     pub(super) async fn run(mut self) -> Uuid {
         let mut head = self.lane.head;
         let mut done = self.lane.done_seq;
-        let mut pending = std::mem::take(&mut self.deliveries).into_iter();
+        let mut pending = std::mem::take(&mut self.deliveries).into_iter().peekable();
         let release = loop {
             if done == self.lane.until_seq || self.shared.stops.soft.is_cancelled() {
                 break Release::Now;
             }
-            let found = pending.next().filter(|delivery| delivery.seq == done + 1);
+            let found = pending.next_if(|delivery| delivery.seq == done + 1);
             if found.is_some() && !self.lease_holds() {
                 break Release::Now;
             }

@@ -238,7 +238,7 @@ fn settle(in_hand: &mut HashMap<Uuid, usize>, ended: Result<Uuid, tokio::task::J
         }
         // Lane tasks catch panics themselves; should one get through, its lane is freed by the end of its lease.
         Err(error) => {
-            tracing::error!(%error, "a lane task ended abnormally; its lane is free again when its lease ends")
+            tracing::error!(%error, "a lane task ended abnormally; its lane is free again when its lease ends");
         }
     }
 }

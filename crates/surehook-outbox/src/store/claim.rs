@@ -85,9 +85,9 @@ const CLAIM: &str = "
     UPDATE outbox_lanes AS l
        SET owner = $1, epoch = l.epoch + 1, crashes = l.crashes + (l.owner IS NOT NULL)::integer,
            may_have_arrived = l.may_have_arrived OR l.owner IS NOT NULL,
-           leased_until = statement_timestamp() + t.lease, ready_at = statement_timestamp() + t.lease
-      FROM unnest($2::uuid[], $4::bigint[]) AS e (endpoint_id, timeout_ms),
-           LATERAL (SELECT (least(l.last_seq - l.done_seq, $5) * e.timeout_ms + $6) * interval '1 millisecond' AS lease) AS t
+           leased_until = statement_timestamp() + (least(l.last_seq - l.done_seq, $5) * e.timeout_ms + $6) * interval '1 millisecond',
+           ready_at = statement_timestamp() + (least(l.last_seq - l.done_seq, $5) * e.timeout_ms + $6) * interval '1 millisecond'
+      FROM unnest($2::uuid[], $4::bigint[]) AS e (endpoint_id, timeout_ms)
      WHERE l.endpoint_id = e.endpoint_id
        AND l.lane_id = ANY (ARRAY(
            SELECT c.lane_id
@@ -98,7 +98,7 @@ const CLAIM: &str = "
     RETURNING l.lane_id, l.endpoint_id, l.epoch, l.done_seq, l.last_seq, l.attempts, l.strikes, l.unanswered, l.crashes,
               l.may_have_arrived, coalesce(extract(epoch FROM clock_timestamp() - l.first_tried_at), 0)::float8 AS age_s,
               coalesce((SELECT x.last_success_at > l.updated_at FROM endpoints AS x WHERE x.endpoint_id = l.endpoint_id), false) AS others,
-              (extract(epoch FROM t.lease) * 1000)::bigint AS lease_ms";
+              (extract(epoch FROM l.leased_until - statement_timestamp()) * 1000)::bigint AS lease_ms";
 
 /// The deliveries of claimed lanes by exact ranges. `$4` bounds the partitions from below; who finds a gap asks again
 /// without it.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode};
 
 /// A session taken from the pool; given back when dropped.
 pub type Session = deadpool_postgres::Object;
@@ -88,7 +88,8 @@ impl Database {
         config.keepalives_idle(Duration::from_secs(15));
         config.tcp_user_timeout(Duration::from_secs(20));
         let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = if config.get_ssl_mode() == SslMode::Disable {
+        let sockets_only = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
+        let manager = if sockets_only || config.get_ssl_mode() == SslMode::Disable {
             Manager::from_config(config, tokio_postgres::NoTls, recycle)
         } else {
             Manager::from_config(config, tls_connector(), recycle)

@@ -231,9 +231,9 @@ pub async fn record(session: &mut Session, worker: Uuid, batch: &Batch) -> Resul
         for row in rows {
             let lane_id: i64 = row.get("lane_id");
             if row.get("mine") {
-                recorded.done.push(lane_id)
+                recorded.done.push(lane_id);
             } else {
-                recorded.lost.push(lane_id)
+                recorded.lost.push(lane_id);
             }
             recorded.more_is_due |= row.get::<_, bool>("due");
         }
