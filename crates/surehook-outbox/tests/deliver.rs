@@ -37,10 +37,17 @@ async fn a_delivery_is_one_signed_post_of_the_exact_bytes() {
     let id = request.header("x-webhook-id").unwrap();
     assert_eq!(request.header("webhook-id"), Some(id));
     let timestamp: i64 = request.header("webhook-timestamp").unwrap().parse().unwrap();
-    let row = outbox.sql.query_one("SELECT extract(epoch FROM now())::bigint, * FROM outbox_status", &[]).await.unwrap();
+    let row =
+        outbox.sql.query_one("SELECT extract(epoch FROM now())::bigint, * FROM outbox_status", &[]).await.unwrap();
     assert!((row.get::<_, i64>(0) - timestamp).abs() <= 60, "webhook-timestamp is database time");
-    verify_standard_signature(&secret, id, timestamp, &request.body, request.header("webhook-signature").unwrap().as_bytes())
-        .unwrap();
+    verify_standard_signature(
+        &secret,
+        id,
+        timestamp,
+        &request.body,
+        request.header("webhook-signature").unwrap().as_bytes(),
+    )
+    .unwrap();
 
     assert_eq!(row.get::<_, Uuid>("event_id"), event_id);
     assert_eq!(row.get::<_, Uuid>("delivery_id").to_string(), id);
@@ -91,7 +98,8 @@ async fn several_workers_share_the_work_and_never_a_row() {
     for name in ["one", "two"] {
         outbox.endpoint(name, &receiver.url(&format!("/{name}")), "").await;
     }
-    let workers: Vec<_> = (0..3).map(|_| outbox.worker_with(WorkerSettings { deliveries_per_read: 3, ..settings() })).collect();
+    let workers: Vec<_> =
+        (0..3).map(|_| outbox.worker_with(WorkerSettings { deliveries_per_read: 3, ..settings() })).collect();
     for n in 0..300 {
         outbox.tell(&format!("key-{}", n % 40), &n.to_string()).await;
     }
@@ -119,7 +127,12 @@ async fn polling_alone_delivers_and_a_late_commit_is_not_passed_over() {
     let worker = outbox.worker();
     let mut slow = outbox.database.session().await.unwrap();
     let open = slow.transaction().await.unwrap();
-    let event = surehook_outbox::NewEvent { event_type: "T", aggregate_id: "slow", payload: b"first recorded", ..Default::default() };
+    let event = surehook_outbox::NewEvent {
+        event_type: "T",
+        aggregate_id: "slow",
+        payload: b"first recorded",
+        ..Default::default()
+    };
     surehook_outbox::enqueue(&*open, &event).await.unwrap();
     outbox.tell_quietly("quick", b"second recorded").await;
     receiver.wait_for(1).await;
@@ -177,13 +190,19 @@ async fn a_rotation_signs_with_both_secrets() {
     let request = receiver.wait_for(1).await.remove(0);
     outbox.drained().await;
     worker.stop().await;
-    let (id, timestamp) = (request.header("webhook-id").unwrap(), request.header("webhook-timestamp").unwrap().parse().unwrap());
+    let (id, timestamp) =
+        (request.header("webhook-id").unwrap(), request.header("webhook-timestamp").unwrap().parse().unwrap());
     for text in [SECRET, "the next one"] {
         let secret = Secret::parse(text).unwrap();
         let signature = request.header("webhook-signature").unwrap().as_bytes();
         verify_standard_signature(&secret, id, timestamp, &request.body, signature).unwrap();
     }
-    verify_x_signature(&Secret::parse(SECRET).unwrap(), &request.body, request.header("x-signature").unwrap().as_bytes()).unwrap();
+    verify_x_signature(
+        &Secret::parse(SECRET).unwrap(),
+        &request.body,
+        request.header("x-signature").unwrap().as_bytes(),
+    )
+    .unwrap();
 }
 
 #[tokio::test]
@@ -194,7 +213,8 @@ async fn unordered_endpoints_do_not_wait_for_a_failing_neighbour() {
     outbox.tell("a", "bad").await;
     outbox.tell("a", "good").await;
     let worker = outbox.worker();
-    surehook_testkit::eventually(SOON, async || receiver.requests().iter().any(|r| r.text() == "good").then_some(())).await;
+    surehook_testkit::eventually(SOON, async || receiver.requests().iter().any(|r| r.text() == "good").then_some(()))
+        .await;
     receiver.answer_all(Answer::status(200));
     outbox.drained().await;
     worker.stop().await;

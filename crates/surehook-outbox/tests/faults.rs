@@ -81,7 +81,11 @@ async fn a_2xx_counts_however_its_body_ends() {
 async fn an_answer_with_nul_bytes_is_recorded() {
     let outbox = Outbox::new().await;
     let body = b"nul \0 and \xff\xfe".to_vec();
-    let receiver = Receiver::with_answers([Answer::Status { code: 500, headers: vec![], body: body.clone() }], Answer::status(200)).await;
+    let receiver = Receiver::with_answers(
+        [Answer::Status { code: 500, headers: vec![], body: body.clone() }],
+        Answer::status(200),
+    )
+    .await;
     outbox.endpoint("ci", &receiver.url("/"), "").await;
     outbox.tell("a", "{}").await;
     let worker = outbox.worker();
@@ -122,7 +126,10 @@ async fn five_refusals_end_in_the_dead_letter_queue_and_the_lane_goes_on() {
     assert_eq!(outbox.states().await, [("failed".to_owned(), 1), ("published".to_owned(), 1)]);
     let letter = outbox.sql.query_one("SELECT * FROM outbox_dlq", &[]).await.unwrap();
     assert_eq!((letter.get::<_, &str>("reason"), letter.get::<_, i32>("attempts")), ("max_attempts", 5));
-    assert_eq!((letter.get::<_, Vec<u8>>("body"), letter.get::<_, Option<i32>>("last_status_code")), (b"bad".to_vec(), Some(500)));
+    assert_eq!(
+        (letter.get::<_, Vec<u8>>("body"), letter.get::<_, Option<i32>>("last_status_code")),
+        (b"bad".to_vec(), Some(500))
+    );
     assert_eq!(receiver.requests().iter().filter(|r| r.text() == "bad").count(), 5);
 }
 
@@ -216,7 +223,10 @@ async fn conflict_means_seen() {
     outbox.drained().await;
     worker.stop().await;
     assert_eq!(outbox.states().await, [("published".to_owned(), 1)]);
-    assert_eq!(outbox.count("SELECT count(*) FROM outbox_attempts WHERE outcome = 'conflict' AND status_code = 409").await, 1);
+    assert_eq!(
+        outbox.count("SELECT count(*) FROM outbox_attempts WHERE outcome = 'conflict' AND status_code = 409").await,
+        1
+    );
 }
 
 #[tokio::test]
@@ -281,7 +291,18 @@ async fn what_cannot_be_sent_ends_in_the_dead_letter_queue_and_stops_nothing_els
 
 #[tokio::test]
 async fn private_addresses_are_refused_at_connect_time_and_kept() {
-    for host in ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1", "127.1", "100.64.0.1", "0.0.0.0", "169.254.169.254", "10.0.0.1"] {
+    for host in [
+        "127.0.0.1",
+        "localhost",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "0x7f.1",
+        "127.1",
+        "100.64.0.1",
+        "0.0.0.0",
+        "169.254.169.254",
+        "10.0.0.1",
+    ] {
         let outbox = Outbox::new().await;
         let receiver = Receiver::accepting().await;
         let url = format!("http://{host}:{}/", receiver.address().port());
@@ -302,7 +323,9 @@ async fn a_name_that_cannot_be_looked_up_is_retried() {
     outbox.endpoint("ci", "http://no-such-host.invalid/", "").await;
     outbox.tell("a", "{}").await;
     let worker = outbox.worker();
-    outbox.until("SELECT count(*) >= 2 FROM outbox_attempts WHERE outcome = 'unanswered' AND error LIKE '%looked up%'").await;
+    outbox
+        .until("SELECT count(*) >= 2 FROM outbox_attempts WHERE outcome = 'unanswered' AND error LIKE '%looked up%'")
+        .await;
     worker.stop().await;
     assert_eq!(outbox.pending().await, 1);
 }

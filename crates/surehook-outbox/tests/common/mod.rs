@@ -93,17 +93,29 @@ impl Outbox {
 
     /// Waits until a query of one boolean says true.
     pub async fn until(&self, sql: &str) {
-        surehook_testkit::eventually(SOON, async || self.sql.query_one(sql, &[]).await.unwrap().get::<_, bool>(0).then_some(())).await;
+        surehook_testkit::eventually(SOON, async || {
+            self.sql.query_one(sql, &[]).await.unwrap().get::<_, bool>(0).then_some(())
+        })
+        .await;
     }
 
     /// The states of all deliveries with their numbers.
     pub async fn states(&self) -> Vec<(String, i64)> {
-        let rows = self.sql.query("SELECT status, count(*) FROM outbox_status GROUP BY status ORDER BY status", &[]).await.unwrap();
+        let rows = self
+            .sql
+            .query("SELECT status, count(*) FROM outbox_status GROUP BY status ORDER BY status", &[])
+            .await
+            .unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     }
 }
 
 /// Settings for tests: looks often, so that nothing takes longer than it must.
 pub fn settings() -> WorkerSettings {
-    WorkerSettings { poll: Duration::from_millis(50), grace: Duration::from_secs(5), node: "test".into(), ..WorkerSettings::default() }
+    WorkerSettings {
+        poll: Duration::from_millis(50),
+        grace: Duration::from_secs(5),
+        node: "test".into(),
+        ..WorkerSettings::default()
+    }
 }
