@@ -1,1 +1,7 @@
 //! Refs on disk become events: read the refs, derive the transitions, announce them.
+//!
+//! The refs on disk are the truth; the database holds per ref what was last announced. [`transitions`] is the pure heart,
+//! [`reflog`] its parser, [`refs`] and [`snapshot`] read the disk, [`announce`] puts them together.
+
+pub mod reflog;
+pub mod transitions;
