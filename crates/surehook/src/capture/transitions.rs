@@ -103,11 +103,7 @@ pub fn derive(cursor: &Cursor, disk: ObjectId, log: &Log) -> Derived {
             });
         }
     }
-    let stand = match (transitions.last(), found) {
-        (Some(last), _) => last.place,
-        (None, Some(place)) => place,
-        (None, None) => producer(log, disk).unwrap_or_else(|| boundary(log, disk)),
-    };
+    let stand = found.unwrap_or_else(|| baseline_place(disk, log));
     let moved = (transitions.is_empty() && cursor.place != Some(stand)).then_some(stand);
     Derived { transitions, moved }
 }

@@ -256,7 +256,7 @@ impl Git {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 6000, max_shrink_iters: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_told_is_what_was(steps in steps()) {
