@@ -110,6 +110,17 @@ pub struct Facts {
     pub incomplete: Vec<String>,
 }
 
+impl Facts {
+    /// How much memory they take, roughly.
+    pub fn bytes(&self) -> usize {
+        let paths = |paths: &[String]| paths.iter().map(String::len).sum::<usize>();
+        let commit = |commit: &Commit| {
+            512 + commit.message.len() + paths(&commit.added) + paths(&commit.removed) + paths(&commit.modified)
+        };
+        self.commits.iter().chain(&self.head_commit).map(commit).sum()
+    }
+}
+
 /// A step, as far as git is concerned.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
