@@ -174,7 +174,12 @@ impl Announcer {
         found.ok_or(AnnounceError::Unknown(repository_id))
     }
 
-    async fn run(&self, repository_id: Uuid, hints: Vec<Hints>, confirmed: Confirmed) -> Result<Announced, AnnounceError> {
+    async fn run(
+        &self,
+        repository_id: Uuid,
+        hints: Vec<Hints>,
+        confirmed: Confirmed,
+    ) -> Result<Announced, AnnounceError> {
         let repository = self.repository(repository_id).await?;
         if !repository.state.is_followed() {
             return Err(AnnounceError::NotFollowed(repository.state));
@@ -182,12 +187,13 @@ impl Announcer {
         let git_dir = repository.git_dir(&self.storage_root);
         let run = Run { announcer: self, repository, git_dir, hints, confirmed, cache: FactsCache::default() };
         let outcome = run.all().await;
-        match &outcome {
-            Ok(_) => run.set_state(RepositoryState::Active, None).await?,
-            Err(AnnounceError::Unavailable(reason)) => run.set_state(RepositoryState::Unavailable, Some(reason)).await?,
-            Err(AnnounceError::Held(reason)) => run.set_state(RepositoryState::Held, Some(reason)).await?,
-            Err(_) => {}
-        }
+        let (state, reason) = match &outcome {
+            Ok(_) => (RepositoryState::Active, None),
+            Err(AnnounceError::Unavailable(reason)) => (RepositoryState::Unavailable, Some(reason.as_str())),
+            Err(AnnounceError::Held(reason)) => (RepositoryState::Held, Some(reason.as_str())),
+            Err(_) => return outcome,
+        };
+        run.set_state(state, reason).await?;
         outcome
     }
 }
@@ -299,7 +305,8 @@ impl Run<'_> {
     async fn set_aside(&self, name: &[u8], reason: &str) -> Result<(), AnnounceError> {
         tracing::error!(repository = %self.repository.name, name = %text(name), reason, "A ref cannot be announced and is set aside; the others go on");
         let session = self.announcer.database.session().await?;
-        let kind = if self.repository.object_format == "sha256" { gix::hash::Kind::Sha256 } else { gix::hash::Kind::Sha1 };
+        let kind =
+            if self.repository.object_format == "sha256" { gix::hash::Kind::Sha256 } else { gix::hash::Kind::Sha1 };
         Ok(store::set_aside(&**session, self.repository.repository_id, name, kind.null(), reason).await?)
     }
 
@@ -450,7 +457,12 @@ impl Run<'_> {
         }
     }
 
-    fn step<'s>(&'s self, prepared: &'s PreparedStep, pusher: Option<&'s Person>, branch: Option<&'s [u8]>) -> Step<'s> {
+    fn step<'s>(
+        &'s self,
+        prepared: &'s PreparedStep,
+        pusher: Option<&'s Person>,
+        branch: Option<&'s [u8]>,
+    ) -> Step<'s> {
         let transition = &prepared.step.transition;
         let reconstructed = match transition.evidence {
             Evidence::Exact => false,

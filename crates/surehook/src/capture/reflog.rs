@@ -111,7 +111,9 @@ impl Log {
     /// Reads the lines after `place`; where that is not found, all of them.
     ///
     /// Reading begins at the place if the line that ends there is still the same. Otherwise the log was rewritten, and the
-    /// line is searched: the newest equal one that does not end later than before, since rewriting only takes lines away.
+    /// line is searched: the newest equal one that does not end later than before, since rewriting only takes lines away. An
+    /// equal line of the very second in which the log begins with a creation does not count: a ref that is deleted and made
+    /// again by a script has such lines in its second log too.
     pub fn read<S: Source + ?Sized>(source: &S, place: Option<Place>, kind: gix::hash::Kind) -> io::Result<Self> {
         let mut log = Self { begins: Begins::AtFirstLine, lines: Vec::new() };
         let mut from = 0;
@@ -126,6 +128,7 @@ impl Log {
         each_line(source, from, |end, text| {
             let line = Line { place: Place { offset: end, line_hash: Some(hash(text)) }, update: parse(text, kind) };
             if let Some(wanted) = wanted
+                && !log.lines.first().is_some_and(|first| is_created_with(first, &line))
                 && line.place.line_hash == wanted.line_hash
                 && (end <= wanted.offset || log.begins == Begins::AtFirstLine)
             {
@@ -136,6 +139,13 @@ impl Log {
             }
         })?;
         Ok(log)
+    }
+}
+
+fn is_created_with(first: &Line, line: &Line) -> bool {
+    match (&first.update, &line.update) {
+        (Some(first), Some(update)) => first.old.is_null() && first.seconds >= update.seconds,
+        _ => false,
     }
 }
 
@@ -280,11 +290,27 @@ mod tests {
     }
 
     #[test]
+    fn an_equal_line_of_a_second_life_is_not_the_place() {
+        let zeros = "0".repeat(40);
+        let first_life = [line(&zeros, A, 5), line(A, B, 5), line(B, A, 5)].concat();
+        let place = Log::read(first_life.as_slice(), None, KIND).unwrap().lines[2].place;
+        let second_life = [line(&zeros, B, 5), line(B, A, 5)].concat();
+        let log = Log::read(second_life.as_slice(), Some(place), KIND).unwrap();
+        assert_eq!((log.begins, log.lines.len()), (Begins::AtFirstLine, 2));
+        // gc has taken a line out of the middle of an old log.
+        let thinned = [line(&zeros, A, 1), line(B, A, 5), line(A, B, 6)].concat();
+        let log = Log::read(thinned.as_slice(), Some(place), KIND).unwrap();
+        assert_eq!(log.lines.len(), 1);
+    }
+
+    #[test]
     fn long_lines_and_long_logs_cross_the_blocks() {
         let mut bytes = Vec::new();
         let mut ends = Vec::new();
         for number in 0..40_u32 {
-            bytes.extend_from_slice(format!("{A} {B} n <e> {number} +0000\t{}\n", "m".repeat(number as usize * 1500)).as_bytes());
+            bytes.extend_from_slice(
+                format!("{A} {B} n <e> {number} +0000\t{}\n", "m".repeat(number as usize * 1500)).as_bytes(),
+            );
             ends.push(bytes.len() as u64);
         }
         let log = Log::read(bytes.as_slice(), None, KIND).unwrap();

@@ -107,9 +107,8 @@ impl Refs {
             let mut child = name.clone();
             child.push(b'/');
             child.extend_from_slice(&entry.file_name().into_vec());
-            let is_folder = entry.file_type().map(|kind| {
-                if kind.is_symlink() { entry.path().is_dir() } else { kind.is_dir() }
-            });
+            let is_folder =
+                entry.file_type().map(|kind| if kind.is_symlink() { entry.path().is_dir() } else { kind.is_dir() });
             match is_folder {
                 Ok(true) => self.read_folder(&entry.path(), child, kind, depth + 1),
                 // Lock files and what editors leave behind have names that git does not accept.
@@ -177,7 +176,9 @@ fn read_loose_file(path: &Path, kind: gix::hash::Kind) -> RefState {
         Ok(_) => {}
         Err(error) => {
             return match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => RefState::Absent,
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+                    RefState::Absent
+                }
                 _ => unknown(&error),
             };
         }
@@ -254,12 +255,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
         put(dir, b"refs/heads/both", &format!("{}\n", id('b')));
-        put(dir, b"packed-refs", &format!("# pack-refs with: peeled\n{} refs/heads/both\n{} refs/tags/t\n^{}\n", id('a'), id('c'), id('d')));
-        for refs in [Refs::read(dir, KIND)] {
-            assert_eq!(refs.state(b"refs/heads/both"), value('b'));
-            assert_eq!(refs.state(b"refs/tags/t"), value('c'));
-            assert_eq!(refs.state(b"refs/heads/none"), RefState::Absent);
-        }
+        put(
+            dir,
+            b"packed-refs",
+            &format!("# pack-refs with: peeled\n{} refs/heads/both\n{} refs/tags/t\n^{}\n", id('a'), id('c'), id('d')),
+        );
+        let refs = Refs::read(dir, KIND);
+        assert_eq!(refs.state(b"refs/heads/both"), value('b'));
+        assert_eq!(refs.state(b"refs/tags/t"), value('c'));
+        assert_eq!(refs.state(b"refs/heads/none"), RefState::Absent);
         let names: [&[u8]; 3] = [b"refs/heads/both", b"refs/tags/t", b"refs/heads/none"];
         let some = read_some(dir, KIND, names);
         assert_eq!(some.into_values().collect::<Vec<_>>(), [value('b'), RefState::Absent, value('c')]);
@@ -277,7 +281,10 @@ mod tests {
         fs::create_dir_all(dir.join("refs/heads/empty/folder")).unwrap();
         std::os::unix::fs::symlink("refs/heads/main", dir.join("refs/heads/old-link")).unwrap();
         let refs = Refs::read(dir, KIND);
-        assert_eq!(refs.names().collect::<Vec<_>>(), [b"refs/heads/caf\xe9".as_slice(), b"refs/heads/link", b"refs/heads/old-link"]);
+        assert_eq!(
+            refs.names().collect::<Vec<_>>(),
+            [b"refs/heads/caf\xe9".as_slice(), b"refs/heads/link", b"refs/heads/old-link"]
+        );
         assert_eq!(refs.state(b"refs/heads/caf\xe9"), value('a'));
         assert_eq!(refs.state(b"refs/heads/link"), RefState::Symbolic);
         assert_eq!(refs.state(b"refs/heads/old-link"), RefState::Symbolic);
@@ -293,7 +300,9 @@ mod tests {
         put(dir, b"refs/heads/short", "abc");
         put(dir, b"packed-refs", &format!("{} refs/heads/cut", id('a')));
         let refs = Refs::read(dir, KIND);
-        for name in [b"refs/heads/empty".as_slice(), b"refs/heads/zeros", b"refs/heads/short", b"refs/heads/cut", b"refs/x"] {
+        for name in
+            [b"refs/heads/empty".as_slice(), b"refs/heads/zeros", b"refs/heads/short", b"refs/heads/cut", b"refs/x"]
+        {
             assert!(matches!(refs.state(name), RefState::Unknown(_)), "{name:?}");
             assert!(matches!(read_some(dir, KIND, [name])[name], RefState::Unknown(_)), "{name:?}");
         }

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use super::reflog::{self, Log, Place};
 use super::refs::{self, RefState, Refs};
-use super::transitions::{Cursor, Derived, Disappearance, Evidence, Transition, derive, derive_symbolic, judge_disappearance};
+use super::transitions::{
+    Cursor, Derived, Disappearance, Evidence, Transition, derive, derive_symbolic, judge_disappearance,
+};
 
 /// How often a ref that is pushed to while it is read is read again.
 const ROUNDS_MAX: usize = 8;

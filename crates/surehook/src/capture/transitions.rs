@@ -179,8 +179,7 @@ fn producer(log: &Log, value: ObjectId) -> Option<Place> {
 
 /// The end of the newest line that is surely past: the lines at the end that set out from this value may be pushes at work.
 fn boundary(log: &Log, value: ObjectId) -> Place {
-    let may_be_at_work =
-        |line: &&super::reflog::Line| line.update.as_ref().is_some_and(|update| update.old == value);
+    let may_be_at_work = |line: &&super::reflog::Line| line.update.as_ref().is_some_and(|update| update.old == value);
     log.lines.iter().rev().find(|line| !may_be_at_work(line)).map_or(Place::START, |line| line.place)
 }
 
@@ -202,7 +201,8 @@ pub fn merge(chains: BTreeMap<Vec<u8>, Vec<Transition>>) -> Vec<RefTransition> {
         .filter(|(_, chain)| chain.iter().any(|step| step.before.is_null()))
         .map(|(name, _)| name.clone())
         .collect();
-    let mut heads: std::collections::BinaryHeap<std::cmp::Reverse<(i64, Vec<u8>)>> = std::collections::BinaryHeap::new();
+    let mut heads: std::collections::BinaryHeap<std::cmp::Reverse<(i64, Vec<u8>)>> =
+        std::collections::BinaryHeap::new();
     let mut rest: BTreeMap<Vec<u8>, std::collections::VecDeque<Transition>> = BTreeMap::new();
     let next_time = |name: &[u8], chain: &std::collections::VecDeque<Transition>| {
         let timed = chain.iter().find_map(|step| step.seconds);
@@ -232,7 +232,8 @@ pub fn merge(chains: BTreeMap<Vec<u8>, Vec<Transition>>) -> Vec<RefTransition> {
 }
 
 fn makes_room(name: &[u8], created: &[Vec<u8>]) -> bool {
-    let below = |short: &[u8], long: &[u8]| long.len() > short.len() && long.starts_with(short) && long[short.len()] == b'/';
+    let below =
+        |short: &[u8], long: &[u8]| long.len() > short.len() && long.starts_with(short) && long[short.len()] == b'/';
     // A parent's name sorts before its children, but not directly: `a-b` stands between `a` and `a/b`.
     let from = created.partition_point(|other| other.as_slice() < [name, b"/"].concat().as_slice());
     created.get(from).is_some_and(|other| below(name, other))

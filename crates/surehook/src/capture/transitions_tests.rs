@@ -86,11 +86,7 @@ struct Git {
 
 impl Git {
     fn new() -> Self {
-        Self {
-            refs: (0..REFS).map(|_| Ref::default()).collect(),
-            cursors: vec![Cursor::new(KIND); REFS],
-            clock: 0,
-        }
+        Self { refs: (0..REFS).map(|_| Ref::default()).collect(), cursors: vec![Cursor::new(KIND); REFS], clock: 0 }
     }
 
     fn line(&mut self, old: u8, new: u8) -> Vec<u8> {
@@ -130,7 +126,8 @@ impl Git {
             Step::Trim { on, keep } if self.refs[on].work.is_none() => {
                 let r = &mut self.refs[on];
                 let from = r.lines.len().saturating_sub(keep);
-                let ends: Vec<usize> = r.log.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(i, _)| i + 1).collect();
+                let ends: Vec<usize> =
+                    r.log.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(i, _)| i + 1).collect();
                 r.log.drain(..if from == 0 { 0 } else { ends[from - 1] });
                 r.lines.drain(..from);
             }
@@ -207,7 +204,8 @@ impl Git {
         let mut from = 0;
         for step in &told {
             let found = truth[from..].iter().position(|t| {
-                t.after == step.after && (step.evidence != Evidence::Exact || t.before == step.before && t.line.is_some())
+                t.after == step.after
+                    && (step.evidence != Evidence::Exact || t.before == step.before && t.line.is_some())
             });
             prop_assert!(found.is_some(), "invented {step:?}; the truth is {truth:?}");
             from += found.unwrap() + 1;
@@ -223,7 +221,8 @@ impl Git {
             }
             None => certain,
         };
-        let exact: Vec<_> = told.iter().filter(|s| s.evidence == Evidence::Exact).map(|s| (s.before, s.after)).collect();
+        let exact: Vec<_> =
+            told.iter().filter(|s| s.evidence == Evidence::Exact).map(|s| (s.before, s.after)).collect();
         let certain: Vec<_> = certain.iter().map(|t| (t.before, t.after)).collect();
         prop_assert!(exact.ends_with(&certain), "told {told:?}, but the log still had {certain:?}");
         if truth.is_empty() {

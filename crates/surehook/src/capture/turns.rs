@@ -100,7 +100,8 @@ mod tests {
         let id = Uuid::nil();
         let later = async {
             tokio::task::yield_now().await;
-            let three = futures_util::future::join3(turns.take(id, 1, work), turns.take(id, 2, work), turns.take(id, 3, work));
+            let three =
+                futures_util::future::join3(turns.take(id, 1, work), turns.take(id, 2, work), turns.take(id, 3, work));
             let open = async {
                 tokio::task::yield_now().await;
                 gate.notify_one();

@@ -2,8 +2,6 @@
 //!
 //! What cannot be read is left out and named in `incomplete`: a payload is never a reason not to tell.
 
-
-
 use gix::ObjectId;
 
 use super::object;
@@ -184,7 +182,10 @@ impl Reading<'_, '_> {
             self.incomplete(format!("commit {id} {reason}"));
         }
         if found.cut {
-            self.incomplete(format!("more than {} commits to look through; total_commits is a part", self.limits.visits_max));
+            self.incomplete(format!(
+                "more than {} commits to look through; total_commits is a part",
+                self.limits.visits_max
+            ));
         }
         self.facts.total_commits = found.total;
         for id in found.newest {
@@ -286,7 +287,6 @@ fn timestamp(seconds: i64, zone_minutes: i32) -> Option<String> {
     // RFC 3339 has four digits for the year.
     (0..=9999).contains(&zoned.year()).then(|| zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string())
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -106,7 +106,8 @@ impl Comparison<'_, '_> {
         }
         path.extend_from_slice(name);
         let tree_of = |entry: Option<&TreeEntry>| entry.filter(|entry| entry.is_tree()).map(|entry| entry.id);
-        let file_of = |entry: Option<&TreeEntry>| entry.filter(|entry| !entry.is_tree()).map(|entry| (entry.mode, entry.id));
+        let file_of =
+            |entry: Option<&TreeEntry>| entry.filter(|entry| !entry.is_tree()).map(|entry| (entry.mode, entry.id));
         match (file_of(old), file_of(new)) {
             (Some(_), None) => self.tell(Change::Removed, path),
             (None, Some(_)) => self.tell(Change::Added, path),

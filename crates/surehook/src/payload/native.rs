@@ -259,9 +259,12 @@ mod tests {
 
     #[test]
     fn every_size_stays_under_the_limit_with_its_flags() {
-        for (count, message, files) in [(1, 10, 3), (100, 60_000, 3000), (100, 8_000, 0), (3, 10, 40_000), (100, 900, 100)] {
+        for (count, message, files) in
+            [(1, 10, 3), (100, 60_000, 3000), (100, 8_000, 0), (3, 10, 40_000), (100, 900, 100)]
+        {
             let commits: Vec<_> = (0..count).map(|number| commit(number, message, files)).collect();
-            let facts = Facts { total_commits: 2000, head_commit: commits.last().cloned(), commits, ..Facts::default() };
+            let facts =
+                Facts { total_commits: 2000, head_commit: commits.last().cloned(), commits, ..Facts::default() };
             let (bytes, event) = rendered(&facts, b"refs/heads/main");
             assert!(bytes <= 1024 * 1024, "{bytes} bytes");
             let shown = event["commits"].as_array().unwrap();

@@ -62,8 +62,7 @@ pub fn commit(bytes: &[u8]) -> Option<Commit<'_>> {
     };
     let mut has_tree = false;
     let mut rest = bytes;
-    loop {
-        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else { break };
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
         let line = &rest[..end];
         rest = &rest[end + 1..];
         if line.is_empty() {
@@ -135,7 +134,10 @@ mod tests {
             "tree {id}\nparent {id}\nauthor  <> 5 -0330\ncommitter C <c> 9 +0100\ngpgsig x\n parent nonsense\nencoding latin1\n\nm\0sg\n\nbody"
         );
         let read = commit(text.as_bytes()).unwrap();
-        assert_eq!((read.parents.len(), read.message, read.encoding), (1, b"m\0sg\n\nbody".as_slice(), Some(b"latin1".as_slice())));
+        assert_eq!(
+            (read.parents.len(), read.message, read.encoding),
+            (1, b"m\0sg\n\nbody".as_slice(), Some(b"latin1".as_slice()))
+        );
         assert_eq!((read.author.name, read.author.seconds, read.author.zone_minutes), (b"".as_slice(), 5, -210));
         assert_eq!((read.committer.name, read.committer.zone_minutes), (b"C".as_slice(), 60));
         assert_eq!(commit(format!("tree {id}\n").as_bytes()).unwrap().message, b"");

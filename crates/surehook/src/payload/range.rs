@@ -140,7 +140,8 @@ impl Walk<'_, '_> {
             }
         }
         let is_new = |id: &ObjectId| self.nodes.get(id).filter(|node| !node.hidden);
-        let mut ready: BinaryHeap<(i64, ObjectId)> = is_new(&tip).map(|node| (node.link.seconds, tip)).into_iter().collect();
+        let mut ready: BinaryHeap<(i64, ObjectId)> =
+            is_new(&tip).map(|node| (node.link.seconds, tip)).into_iter().collect();
         while self.found.newest.len() < commits_max {
             let Some((_, id)) = ready.pop() else { break };
             self.found.newest.push(id);

@@ -69,10 +69,9 @@ pub async fn read_refs<C: GenericClient + Sync>(
             .map_err(|_| DatabaseError::Unsuitable("a ref's value has an unknown length".into()))?;
         let offset: Option<i64> = row.try_get(3)?;
         let hash: Option<&[u8]> = row.try_get(4)?;
-        let place = offset.and_then(|offset| u64::try_from(offset).ok()).map(|offset| Place {
-            offset,
-            line_hash: hash.and_then(|hash| hash.try_into().ok()),
-        });
+        let place = offset
+            .and_then(|offset| u64::try_from(offset).ok())
+            .map(|offset| Place { offset, line_hash: hash.and_then(|hash| hash.try_into().ok()) });
         let cursor = Cursor { value, place, seq: row.try_get(2)? };
         refs.insert(row.try_get(0)?, RefRow { cursor, set_aside: row.try_get(5)? });
     }

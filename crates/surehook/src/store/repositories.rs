@@ -261,8 +261,7 @@ pub async fn find_by_id(database: &Database, repository_id: Uuid) -> Result<Opti
 /// All repositories that are not gone, by name.
 pub async fn list(database: &Database) -> Result<Vec<Repository>, DatabaseError> {
     let session = database.session().await?;
-    let sql =
-        format!("SELECT {COLUMNS} FROM repositories WHERE state NOT IN ('deleted', 'detached') ORDER BY name");
+    let sql = format!("SELECT {COLUMNS} FROM repositories WHERE state NOT IN ('deleted', 'detached') ORDER BY name");
     session.query(&sql, &[]).await?.iter().map(from_row).collect()
 }
 

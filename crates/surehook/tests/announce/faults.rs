@@ -104,7 +104,10 @@ async fn a_restored_database_tells_again_with_the_same_ids_in_a_new_epoch() {
         .await;
     assert_eq!(world.announce(&repo).await.events, 2);
     let after = world.events(&repo).await;
-    assert_eq!(after.iter().map(|event| event.id).collect::<Vec<_>>(), before.iter().map(|event| event.id).collect::<Vec<_>>());
+    assert_eq!(
+        after.iter().map(|event| event.id).collect::<Vec<_>>(),
+        before.iter().map(|event| event.id).collect::<Vec<_>>()
+    );
     assert_ne!(after[2].text("sequence_epoch"), before[2].text("sequence_epoch"));
     assert_eq!(after[1].text("sequence_epoch"), after[2].text("sequence_epoch"));
     assert_eq!(world.row(&repo).await.last_commit_sha, Some(last));
@@ -159,7 +162,10 @@ async fn a_mass_disappearance_is_held_until_it_is_confirmed() {
     let held = world.announcer.announce(repo.id, Hints::default()).await.unwrap_err();
     assert!(matches!(held, AnnounceError::Held(_)), "{held}");
     let row = world.row(&repo).await;
-    assert_eq!((row.state, row.state_reason.as_deref()), (RepositoryState::Held, Some("20 of 21 refs are gone at once")));
+    assert_eq!(
+        (row.state, row.state_reason.as_deref()),
+        (RepositoryState::Held, Some("20 of 21 refs are gone at once"))
+    );
     assert_eq!(world.events(&repo).await.len(), 21);
     // They come back: nothing has happened.
     work.ok(push("HEAD")).await;

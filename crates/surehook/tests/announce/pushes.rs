@@ -51,7 +51,13 @@ async fn refused_refs_are_not_told() {
     write_hook(&repo, "update", r#"case "$1" in *bad*) exit 1;; esac"#);
     let second = work.commit("file", "two").await;
     assert!(!work.run(["push", "origin", "HEAD:refs/heads/good", "HEAD:refs/heads/bad"]).await.status.success());
-    assert!(!work.run(["push", "--atomic", "origin", "HEAD:refs/heads/good2", "HEAD:refs/heads/bad"]).await.status.success());
+    assert!(
+        !work
+            .run(["push", "--atomic", "origin", "HEAD:refs/heads/good2", "HEAD:refs/heads/bad"])
+            .await
+            .status
+            .success()
+    );
     // Stale: another clone has moved main meanwhile.
     let other = world.clone_of(&repo, "other").await;
     let theirs = other.commit("other", "x").await;
@@ -126,7 +132,7 @@ async fn upkeep_between_steps_changes_nothing() {
     let b = work.commit("file", "two").await;
     work.ok(["push", "--quiet", "origin", "HEAD:refs/heads/main"]).await;
     // The oldest line goes, and with it the place of the announced one.
-    bare.ok(["reflog", "delete", "--rewrite", "refs/heads/main@{1}"]).await;
+    bare.ok(["reflog", "delete", "refs/heads/main@{1}"]).await;
     bare.ok(["gc", "--quiet", "--prune=now"]).await;
     assert_eq!(world.announce(&repo).await.events, 1);
     let c = work.commit("file", "three").await;

@@ -112,10 +112,7 @@ impl World {
             origin: Origin::Hosted,
             object_format,
         };
-        assert_eq!(
-            repositories::insert_creating(&self.database, &new).await.unwrap(),
-            repositories::Inserted::Created
-        );
+        assert_eq!(repositories::insert_creating(&self.database, &new).await.unwrap(), repositories::Inserted::Created);
         repositories::mark_active(&self.database, id).await.unwrap();
         Repo { id, path }
     }
@@ -192,7 +189,10 @@ pub(crate) fn write_hook(repo: &Repo, name: &str, script: &str) {
 pub(crate) async fn feed(checkout: &Checkout<'_>, arguments: &[&str], input: &[u8]) -> String {
     use tokio::io::AsyncWriteExt;
     let mut command = checkout.command(arguments);
-    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    command
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(input).await.unwrap();
