@@ -18,11 +18,13 @@ pub struct Place {
     pub offset: u64,
     /// SHA-256 of the line without its end; `None` before the first line.
     pub line_hash: Option<[u8; 32]>,
+    /// SHA-256 of the line that the log began with: it tells a log that was thinned out from that of a ref's second life.
+    pub birth_hash: Option<[u8; 32]>,
 }
 
 impl Place {
     /// Before the first line: the log was empty or absent, so whatever it holds came later.
-    pub const START: Self = Self { offset: 0, line_hash: None };
+    pub const START: Self = Self { offset: 0, line_hash: None, birth_hash: None };
 }
 
 /// Who a line names.
@@ -111,58 +113,101 @@ impl Log {
     /// Reads the lines after `place`; where that is not found, all of them.
     ///
     /// Reading begins at the place if the line that ends there is still the same. Otherwise the log was rewritten, and the
-    /// line is searched: the newest equal one that does not end later than before, since rewriting only takes lines away. An
-    /// equal line of the very second in which the log begins with a creation does not count: a ref that is deleted and made
-    /// again by a script has such lines in its second log too.
+    /// line is searched: the newest equal one that does not end later than before, since rewriting only takes lines away. A
+    /// line of the very second of a creation that the log did not begin with before does not count: where a script is fast, a
+    /// ref that is deleted and made again has equal lines in both of its lives.
     pub fn read<S: Source + ?Sized>(source: &S, place: Option<Place>, kind: gix::hash::Kind) -> io::Result<Self> {
         let mut log = Self { begins: Begins::AtFirstLine, lines: Vec::new() };
+        let first = first_line(source)?;
+        let birth_hash = first.as_deref().map(hash);
         let mut from = 0;
         let mut wanted = None;
         match place {
-            Some(found) if ends_at(source, &found)? => {
-                log.begins = Begins::AfterPlace(found);
+            Some(found) if is_there(source, first.as_deref(), &found, kind)? => {
+                log.begins = Begins::AfterPlace(if found.offset == 0 { found } else { Place { birth_hash, ..found } });
                 from = found.offset;
             }
             other => wanted = other,
         }
         each_line(source, from, |end, text| {
-            let line = Line { place: Place { offset: end, line_hash: Some(hash(text)) }, update: parse(text, kind) };
+            let place = Place { offset: end, line_hash: Some(hash(text)), birth_hash };
             if let Some(wanted) = wanted
-                && !log.lines.first().is_some_and(|first| is_created_with(first, &line))
-                && line.place.line_hash == wanted.line_hash
+                && place.line_hash == wanted.line_hash
                 && (end <= wanted.offset || log.begins == Begins::AtFirstLine)
+                && !is_another_life(first.as_deref(), &wanted, text, kind)
             {
-                log.begins = Begins::AfterPlace(line.place);
+                log.begins = Begins::AfterPlace(place);
                 log.lines.clear();
             } else {
-                log.lines.push(line);
+                log.lines.push(Line { place, update: parse(text, kind) });
             }
         })?;
         Ok(log)
     }
 }
 
-fn is_created_with(first: &Line, line: &Line) -> bool {
-    match (&first.update, &line.update) {
-        (Some(first), Some(update)) => first.old.is_null() && first.seconds >= update.seconds,
-        _ => false,
-    }
+/// Whether a log of this length ends at this place and is the one that the place was taken in.
+pub fn is_all_told<S: Source + ?Sized>(
+    source: &S,
+    bytes: u64,
+    place: &Place,
+    kind: gix::hash::Kind,
+) -> io::Result<bool> {
+    Ok(bytes == place.offset && is_there(source, first_line(source)?.as_deref(), place, kind)?)
 }
 
 /// Whether the line that ends at this place is still the one it names.
-pub fn ends_at<S: Source + ?Sized>(source: &S, place: &Place) -> io::Result<bool> {
+fn is_there<S: Source + ?Sized>(
+    source: &S,
+    first: Option<&[u8]>,
+    place: &Place,
+    kind: gix::hash::Kind,
+) -> io::Result<bool> {
     let Some(expected) = place.line_hash else { return Ok(place.offset == 0) };
+    let line = line_before(source, place.offset)?;
+    Ok(line.is_some_and(|line| hash(&line) == expected && !is_another_life(first, place, &line, kind)))
+}
+
+/// Whether the log begins with a creation that it did not begin with when the place was taken, in the second of this line.
+fn is_another_life(first: Option<&[u8]>, place: &Place, line: &[u8], kind: gix::hash::Kind) -> bool {
+    let (Some(first), Some(birth)) = (first, place.birth_hash) else { return false };
+    first != line
+        && hash(first) != birth
+        && match (parse(first, kind), parse(line, kind)) {
+            (Some(first), Some(line)) => first.old.is_null() && first.seconds >= line.seconds,
+            _ => false,
+        }
+}
+
+/// The text of the first line, if it is complete.
+fn first_line<S: Source + ?Sized>(source: &S) -> io::Result<Option<Vec<u8>>> {
+    let mut text = vec![0; 512];
+    loop {
+        let count = source.read_at(0, &mut text)?;
+        if let Some(end) = text[..count].iter().position(|byte| *byte == b'\n') {
+            text.truncate(end);
+            return Ok(Some(text));
+        }
+        if count < text.len() {
+            return Ok(None);
+        }
+        text.resize(text.len() * 4, 0);
+    }
+}
+
+/// The text of the line that ends at this offset, if one does.
+fn line_before<S: Source + ?Sized>(source: &S, offset: u64) -> io::Result<Option<Vec<u8>>> {
     let mut window = 1024;
     loop {
-        let from = place.offset.saturating_sub(window);
-        let Ok(length) = usize::try_from(place.offset - from) else { return Ok(false) };
+        let from = offset.saturating_sub(window);
+        let Ok(length) = usize::try_from(offset - from) else { return Ok(None) };
         let mut text = vec![0; length];
         if length == 0 || source.read_at(from, &mut text)? < length || text.pop() != Some(b'\n') {
-            return Ok(false);
+            return Ok(None);
         }
         match text.iter().rposition(|byte| *byte == b'\n') {
-            Some(before) => return Ok(hash(&text[before + 1..]) == expected),
-            None if from == 0 => return Ok(hash(&text) == expected),
+            Some(before) => return Ok(Some(text.split_off(before + 1))),
+            None if from == 0 => return Ok(Some(text)),
             None => window *= 4,
         }
     }
@@ -283,7 +328,7 @@ mod tests {
         assert_eq!((after.begins, after.lines.len()), (Begins::AfterPlace(place), 1));
         let trimmed = [two.clone(), three.clone()].concat();
         let moved = Log::read(trimmed.as_slice(), Some(place), KIND).unwrap();
-        let there = Place { offset: two.len() as u64, ..place };
+        let there = Place { offset: two.len() as u64, birth_hash: place.line_hash, ..place };
         assert_eq!((moved.begins, moved.lines.len()), (Begins::AfterPlace(there), 1));
         let gone = Log::read(three.as_slice(), Some(place), KIND).unwrap();
         assert_eq!((gone.begins, gone.lines.len()), (Begins::AtFirstLine, 1));
@@ -298,7 +343,7 @@ mod tests {
         let log = Log::read(second_life.as_slice(), Some(place), KIND).unwrap();
         assert_eq!((log.begins, log.lines.len()), (Begins::AtFirstLine, 2));
         // gc has taken a line out of the middle of an old log.
-        let thinned = [line(&zeros, A, 1), line(B, A, 5), line(A, B, 6)].concat();
+        let thinned = [line(&zeros, A, 5), line(B, A, 5), line(A, B, 6)].concat();
         let log = Log::read(thinned.as_slice(), Some(place), KIND).unwrap();
         assert_eq!(log.lines.len(), 1);
     }
@@ -316,7 +361,8 @@ mod tests {
         let log = Log::read(bytes.as_slice(), None, KIND).unwrap();
         assert_eq!(log.lines.iter().map(|line| line.place.offset).collect::<Vec<_>>(), ends);
         for line in &log.lines {
-            assert!(ends_at(bytes.as_slice(), &line.place).unwrap());
+            let there = line_before(bytes.as_slice(), line.place.offset).unwrap().unwrap();
+            assert_eq!(line.place.line_hash, Some(hash(&there)));
         }
     }
 }

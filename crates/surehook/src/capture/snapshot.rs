@@ -118,7 +118,7 @@ fn is_quiet(git_dir: &Path, name: &[u8], cursor: &Cursor, state: &RefState) -> b
     match open_log(git_dir, name) {
         Ok(None) => place == Place::START,
         Ok(Some((file, stamp))) => {
-            stamp.bytes == place.offset && reflog::ends_at(&file, &place).is_ok_and(|is_there| is_there)
+            reflog::is_all_told(&file, stamp.bytes, &place, cursor.value.kind()).is_ok_and(|told| told)
         }
         Err(_) => false,
     }

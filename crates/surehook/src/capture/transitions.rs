@@ -78,7 +78,9 @@ pub fn derive(cursor: &Cursor, disk: ObjectId, log: &Log) -> Derived {
     if walk.reached != cursor.value {
         let (evidence, place) = match walk.bridge {
             Some(place) => (Evidence::Reconstructed, place),
-            None if walk.lines.is_empty() => (Evidence::Unexplained, found.unwrap_or_else(|| boundary(log, disk))),
+            None if walk.lines.is_empty() => {
+                (Evidence::Unexplained, found.unwrap_or_else(|| baseline_place(disk, log)))
+            }
             None => (Evidence::Reconstructed, found.unwrap_or(Place::START)),
         };
         transitions.push(Transition {
@@ -147,17 +149,10 @@ struct Walk {
 
 fn walk_back(cursor: &Cursor, disk: ObjectId, log: &Log) -> Walk {
     let mut walk = Walk { lines: Vec::new(), reached: disk, bridge: None };
-    // With its place, everything up to the place is to be told, even where the value comes by the cursor's on the way. Without
-    // it, a log that begins with a creation is another one than the cursor knew, so it is told whole; in any other the lines
-    // before the newest occurrence of the cursor's value may have been told.
-    let creation = log.lines.first().and_then(|line| line.update.as_ref()).is_some_and(|update| update.old.is_null());
-    let stop_at_cursor_value = match log.begins {
-        Begins::AfterPlace(_) => false,
-        Begins::AtFirstLine => !(creation && cursor.place.is_some()),
-    };
+    let mut newest_occurrence = None;
     for (index, line) in log.lines.iter().enumerate().rev() {
-        if stop_at_cursor_value && walk.reached == cursor.value {
-            break;
+        if walk.reached == cursor.value && newest_occurrence.is_none() {
+            newest_occurrence = Some(walk.lines.len());
         }
         let Some(update) = line.update.as_ref().filter(|update| update.new == walk.reached) else { continue };
         if update.old == update.new {
@@ -168,7 +163,38 @@ fn walk_back(cursor: &Cursor, disk: ObjectId, log: &Log) -> Walk {
         walk.lines.push(index);
         walk.reached = update.old;
     }
+    if log.begins == Begins::AtFirstLine {
+        cut_to_what_is_new(&mut walk, newest_occurrence, cursor, disk, log);
+    }
     walk
+}
+
+/// With its place, everything up to the place is new, even where the value comes by the cursor's on the way. Without it, that
+/// must be judged by how the log begins.
+fn cut_to_what_is_new(walk: &mut Walk, newest_occurrence: Option<usize>, cursor: &Cursor, disk: ObjectId, log: &Log) {
+    let Some(first) = log.lines.first() else { return };
+    let birth_hash = cursor.place.and_then(|place| place.birth_hash);
+    let is_same_log = birth_hash.is_some() && birth_hash == first.place.line_hash;
+    let is_creation = first.update.as_ref().is_some_and(|update| update.old.is_null());
+    if cursor.place.is_some() && is_creation && !is_same_log {
+        // The ref was made again: this is the whole story of its second life.
+        return;
+    }
+    let is_whole = walk.bridge.is_none() && walk.lines.last() == Some(&0);
+    if birth_hash.is_some() && !is_same_log && is_whole && walk.reached == cursor.value {
+        // The log lost its beginning, up to the very line of the announced value.
+        return;
+    }
+    if let Some(count) = newest_occurrence {
+        // What lies before the newest occurrence of the announced value may have been told.
+        walk.lines.truncate(count);
+        walk.reached = cursor.value;
+        walk.bridge = None;
+    } else if is_same_log && walk.bridge.is_none() && walk.reached != cursor.value {
+        // The log was thinned out, and the announced line with it: what is left of it may have been told long ago.
+        walk.lines.clear();
+        walk.reached = disk;
+    }
 }
 
 /// The end of the newest line that produced this value.

@@ -14,6 +14,10 @@ fn value(number: u8) -> ObjectId {
     if number == 0 { KIND.null() } else { ObjectId::from_bytes_or_panic(&[number; 20]) }
 }
 
+fn hex(number: u8) -> Vec<u8> {
+    value(number).to_string().into_bytes()
+}
+
 /// One file step of git, or of its surroundings.
 #[derive(Clone, Debug)]
 enum Step {
@@ -31,6 +35,8 @@ enum Step {
     Rename { on: usize, to: usize },
     /// gc rewrites the log without its oldest lines.
     Trim { on: usize, keep: usize },
+    /// gc rewrites the log without the lines that touch a value which nothing reaches any more.
+    Thin { on: usize, out: u8 },
     /// The announce.
     Announce,
 }
@@ -45,6 +51,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => on.clone().prop_map(|on| Step::Delete { on }),
         1 => (on.clone(), on.clone()).prop_map(|(on, to)| Step::Rename { on, to }),
         1 => (on, 0..6_usize).prop_map(|(on, keep)| Step::Trim { on, keep }),
+        1 => (0..REFS, 1..6_u8).prop_map(|(on, out)| Step::Thin { on, out }),
         5 => Just(Step::Announce),
     ];
     prop::collection::vec(step, 1..60)
@@ -76,6 +83,9 @@ struct Ref {
     untold: Vec<Truth>,
     /// Lines up to this one may not be walked over: they came from another ref.
     taken_over: Option<usize>,
+    /// What gc did since the last announce.
+    trimmed: bool,
+    thinned: bool,
 }
 
 struct Git {
@@ -123,13 +133,33 @@ impl Git {
                 r.work = Some(Work::RemoveRef);
             }
             Step::Rename { on, to } => self.rename(on, to),
-            Step::Trim { on, keep } if self.refs[on].work.is_none() => {
+            Step::Trim { on, keep } if self.refs[on].work.is_none() && !self.refs[on].thinned => {
                 let r = &mut self.refs[on];
+                r.trimmed = true;
                 let from = r.lines.len().saturating_sub(keep);
                 let ends: Vec<usize> =
                     r.log.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(i, _)| i + 1).collect();
                 r.log.drain(..if from == 0 { 0 } else { ends[from - 1] });
                 r.lines.drain(..from);
+            }
+            // Of both kinds of gc in between, nothing could tell what of the rest was told.
+            Step::Thin { on, out } if self.refs[on].work.is_none() && !self.refs[on].trimmed => {
+                let r = &mut self.refs[on];
+                let touched = hex(out);
+                let lines: Vec<&[u8]> = r.log.split_inclusive(|byte| *byte == b'\n').collect();
+                let kept: Vec<bool> = lines.iter().map(|line| !line.windows(40).any(|id| id == touched)).collect();
+                if out != r.value && kept.first() == Some(&true) && kept.contains(&false) {
+                    r.thinned = true;
+                    r.log = lines
+                        .iter()
+                        .zip(&kept)
+                        .filter(|(_, kept)| **kept)
+                        .flat_map(|(line, _)| *line)
+                        .copied()
+                        .collect();
+                    let mut kept = kept.iter();
+                    r.lines.retain(|_| kept.next() == Some(&true));
+                }
             }
             Step::Announce => {
                 for on in 0..REFS {
@@ -190,6 +220,8 @@ impl Git {
         prop_assert!(again.transitions.is_empty(), "telling twice told twice: {:?}", again);
         let r = &mut self.refs[on];
         let truth = std::mem::take(&mut r.untold);
+        // Where gc took lines out, a push that failed may stand in for one that is gone: its value is a true one all the same.
+        let thinned = std::mem::take(&mut r.thinned);
         let cursor = self.cursors[on];
         let start = truth.first().map_or(value(r.value), |step| step.before);
         let mut at = start;
@@ -205,7 +237,7 @@ impl Git {
         for step in &told {
             let found = truth[from..].iter().position(|t| {
                 t.after == step.after
-                    && (step.evidence != Evidence::Exact || t.before == step.before && t.line.is_some())
+                    && (step.evidence != Evidence::Exact || thinned || t.before == step.before && t.line.is_some())
             });
             prop_assert!(found.is_some(), "invented {step:?}; the truth is {truth:?}");
             from += found.unwrap() + 1;
@@ -213,18 +245,18 @@ impl Git {
         // Each true step whose line is still there is told exactly.
         let log_cut = truth.iter().rposition(|t| t.line.is_none_or(|line| !r.lines.contains(&line)));
         let certain = &truth[log_cut.map_or(0, |at| at + 1)..];
-        let certain = match log_cut {
-            // The line of the announced value may be gone too: then only what follows its newest occurrence is sure.
-            Some(_) => {
-                let again = certain.iter().rposition(|t| t.after == start).map_or(0, |at| at + 1);
-                &certain[again..]
-            }
-            None => certain,
+        // The line of the announced value may be gone too: then only what follows its newest occurrence is sure.
+        let certain = if log_cut.is_some() || r.trimmed {
+            let again = certain.iter().rposition(|t| t.after == start).map_or(0, |at| at + 1);
+            &certain[again..]
+        } else {
+            certain
         };
         let exact: Vec<_> =
             told.iter().filter(|s| s.evidence == Evidence::Exact).map(|s| (s.before, s.after)).collect();
         let certain: Vec<_> = certain.iter().map(|t| (t.before, t.after)).collect();
-        prop_assert!(exact.ends_with(&certain), "told {told:?}, but the log still had {certain:?}");
+        r.trimmed = false;
+        prop_assert!(thinned || exact.ends_with(&certain), "told {told:?}, but the log still had {certain:?}");
         if truth.is_empty() {
             prop_assert!(told.is_empty(), "nothing happened, but told {told:?}");
         }
@@ -255,7 +287,7 @@ impl Git {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6000, max_shrink_iters: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 10_000, max_shrink_iters: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_told_is_what_was(steps in steps()) {

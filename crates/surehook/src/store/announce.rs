@@ -58,7 +58,7 @@ pub async fn read_refs<C: GenericClient + Sync>(
 ) -> Result<BTreeMap<Vec<u8>, RefRow>, DatabaseError> {
     let rows = client
         .query(
-            "SELECT ref, value, seq, log_offset, log_line_hash, set_aside FROM repository_refs WHERE repository_id = $1",
+            "SELECT ref, value, seq, log_offset, log_line_hash, log_birth_hash, set_aside FROM repository_refs WHERE repository_id = $1",
             &[&repository_id],
         )
         .await?;
@@ -68,12 +68,14 @@ pub async fn read_refs<C: GenericClient + Sync>(
         let value = ObjectId::try_from(value)
             .map_err(|_| DatabaseError::Unsuitable("a ref's value has an unknown length".into()))?;
         let offset: Option<i64> = row.try_get(3)?;
-        let hash: Option<&[u8]> = row.try_get(4)?;
-        let place = offset
-            .and_then(|offset| u64::try_from(offset).ok())
-            .map(|offset| Place { offset, line_hash: hash.and_then(|hash| hash.try_into().ok()) });
+        let hash = |column: usize| -> Result<Option<[u8; 32]>, tokio_postgres::Error> {
+            Ok(row.try_get::<_, Option<&[u8]>>(column)?.and_then(|hash| hash.try_into().ok()))
+        };
+        let (line_hash, birth_hash) = (hash(4)?, hash(5)?);
+        let place =
+            offset.and_then(|offset| u64::try_from(offset).ok()).map(|offset| Place { offset, line_hash, birth_hash });
         let cursor = Cursor { value, place, seq: row.try_get(2)? };
-        refs.insert(row.try_get(0)?, RefRow { cursor, set_aside: row.try_get(5)? });
+        refs.insert(row.try_get(0)?, RefRow { cursor, set_aside: row.try_get(6)? });
     }
     Ok(refs)
 }
@@ -188,39 +190,51 @@ async fn advance_refs(
     let before: Vec<&[u8]> = first.values().map(|step| step.push.before.as_slice()).collect();
     let values: Vec<&[u8]> = last.values().map(|step| step.push.after.as_slice()).collect();
     let seqs: Vec<i64> = last.values().map(|step| step.seq).collect();
-    let (offsets, hashes) = places(last.values().map(|step| step.place));
+    let Places { offsets, hashes, births } = places(last.values().map(|step| step.place));
     // A ref without a row counts as one at zeros with the number 0.
     let advanced = transaction
         .execute(
             "WITH step AS (
-                 SELECT * FROM unnest($2::bytea[], $3::bigint[], $4::bytea[], $5::bytea[], $6::bigint[], $7::bigint[], $8::bytea[])
-                     AS s (ref, read_seq, before, value, seq, log_offset, log_line_hash)
+                 SELECT * FROM unnest($2::bytea[], $3::bigint[], $4::bytea[], $5::bytea[], $6::bigint[], $7::bigint[], $8::bytea[], $9::bytea[])
+                     AS s (ref, read_seq, before, value, seq, log_offset, log_line_hash, log_birth_hash)
              ), moved AS (
                  UPDATE repository_refs AS r
-                    SET value = s.value, seq = s.seq, log_offset = s.log_offset, log_line_hash = s.log_line_hash,
+                    SET value = s.value, seq = s.seq, log_offset = s.log_offset, log_line_hash = s.log_line_hash, log_birth_hash = s.log_birth_hash,
                         set_aside = NULL, updated_at = now()
                    FROM step AS s
                   WHERE r.repository_id = $1 AND r.ref = s.ref AND r.seq = s.read_seq AND r.value = s.before
                  RETURNING r.ref
              ), made AS (
-                 INSERT INTO repository_refs (repository_id, ref, value, seq, log_offset, log_line_hash)
-                 SELECT $1, s.ref, s.value, s.seq, s.log_offset, s.log_line_hash FROM step AS s
+                 INSERT INTO repository_refs (repository_id, ref, value, seq, log_offset, log_line_hash, log_birth_hash)
+                 SELECT $1, s.ref, s.value, s.seq, s.log_offset, s.log_line_hash, s.log_birth_hash FROM step AS s
                   WHERE s.read_seq = 0
                     AND NOT EXISTS (SELECT FROM repository_refs AS r WHERE r.repository_id = $1 AND r.ref = s.ref)
                  ON CONFLICT (repository_id, ref) DO NOTHING
                  RETURNING ref
              )
              SELECT ref FROM moved UNION ALL SELECT ref FROM made",
-            &[&repository_id, &names, &read, &before, &values, &seqs, &offsets, &hashes],
+            &[&repository_id, &names, &read, &before, &values, &seqs, &offsets, &hashes, &births],
         )
         .await?;
     Ok(if advanced == names.len() as u64 { Advanced::All } else { Advanced::Raced })
 }
 
-fn places(places: impl Iterator<Item = Place>) -> (Vec<i64>, Vec<Option<Vec<u8>>>) {
-    places
-        .map(|place| (i64::try_from(place.offset).unwrap_or(i64::MAX), place.line_hash.map(|hash| hash.to_vec())))
-        .unzip()
+/// Places as columns.
+#[derive(Default)]
+struct Places {
+    offsets: Vec<i64>,
+    hashes: Vec<Option<Vec<u8>>>,
+    births: Vec<Option<Vec<u8>>>,
+}
+
+fn places(places: impl Iterator<Item = Place>) -> Places {
+    let mut columns = Places::default();
+    for place in places {
+        columns.offsets.push(i64::try_from(place.offset).unwrap_or(i64::MAX));
+        columns.hashes.push(place.line_hash.map(|hash| hash.to_vec()));
+        columns.births.push(place.birth_hash.map(|hash| hash.to_vec()));
+    }
+    columns
 }
 
 /// Writes where the announced lines stand now in logs that were rewritten. A cursor that has moved meanwhile is left alone.
@@ -231,13 +245,13 @@ pub async fn move_places<C: GenericClient + Sync>(
 ) -> Result<(), DatabaseError> {
     let names: Vec<&[u8]> = moved.iter().map(|(name, _, _)| *name).collect();
     let seqs: Vec<i64> = moved.iter().map(|(_, seq, _)| *seq).collect();
-    let (offsets, hashes) = places(moved.iter().map(|(_, _, place)| *place));
+    let Places { offsets, hashes, births } = places(moved.iter().map(|(_, _, place)| *place));
     client
         .execute(
-            "UPDATE repository_refs AS r SET log_offset = s.log_offset, log_line_hash = s.log_line_hash
-               FROM unnest($2::bytea[], $3::bigint[], $4::bigint[], $5::bytea[]) AS s (ref, seq, log_offset, log_line_hash)
+            "UPDATE repository_refs AS r SET log_offset = s.log_offset, log_line_hash = s.log_line_hash, log_birth_hash = s.log_birth_hash
+               FROM unnest($2::bytea[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bytea[]) AS s (ref, seq, log_offset, log_line_hash, log_birth_hash)
               WHERE r.repository_id = $1 AND r.ref = s.ref AND r.seq = s.seq",
-            &[&repository_id, &names, &seqs, &offsets, &hashes],
+            &[&repository_id, &names, &seqs, &offsets, &hashes, &births],
         )
         .await?;
     Ok(())
@@ -269,14 +283,14 @@ pub async fn insert_baseline<C: GenericClient + Sync>(
 ) -> Result<u64, DatabaseError> {
     let names: Vec<&[u8]> = baseline.keys().map(Vec::as_slice).collect();
     let values: Vec<&[u8]> = baseline.values().map(|(value, _)| value.as_slice()).collect();
-    let (offsets, hashes) = places(baseline.values().map(|(_, place)| *place));
+    let Places { offsets, hashes, births } = places(baseline.values().map(|(_, place)| *place));
     let inserted = client
         .execute(
-            "INSERT INTO repository_refs (repository_id, ref, value, log_offset, log_line_hash)
-             SELECT $1, s.ref, s.value, s.log_offset, s.log_line_hash
-               FROM unnest($2::bytea[], $3::bytea[], $4::bigint[], $5::bytea[]) AS s (ref, value, log_offset, log_line_hash)
+            "INSERT INTO repository_refs (repository_id, ref, value, log_offset, log_line_hash, log_birth_hash)
+             SELECT $1, s.ref, s.value, s.log_offset, s.log_line_hash, s.log_birth_hash
+               FROM unnest($2::bytea[], $3::bytea[], $4::bigint[], $5::bytea[], $6::bytea[]) AS s (ref, value, log_offset, log_line_hash, log_birth_hash)
              ON CONFLICT (repository_id, ref) DO NOTHING",
-            &[&repository_id, &names, &values, &offsets, &hashes],
+            &[&repository_id, &names, &values, &offsets, &hashes, &births],
         )
         .await?;
     Ok(inserted)

@@ -97,7 +97,7 @@ async fn a_restored_database_tells_again_with_the_same_ids_in_a_new_epoch() {
     world
         .execute(
             "DELETE FROM outbox_events; INSERT INTO outbox_events SELECT * FROM events_then;
-             UPDATE repository_refs AS r SET value = t.value, seq = t.seq, log_offset = t.log_offset, log_line_hash = t.log_line_hash
+             UPDATE repository_refs AS r SET value = t.value, seq = t.seq, log_offset = t.log_offset, log_line_hash = t.log_line_hash, log_birth_hash = t.log_birth_hash
                FROM refs_then AS t WHERE t.ref = r.ref;
              UPDATE repositories AS r SET last_sequence = t.last_sequence FROM repositories_then AS t",
         )

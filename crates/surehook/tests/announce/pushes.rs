@@ -148,6 +148,25 @@ async fn upkeep_between_steps_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_log_that_gc_thinned_out_is_not_told_again() {
+    let world = World::new().await;
+    let repo = world.repository("app").await;
+    let (work, a) = world.seeded(&repo).await;
+    let b = work.commit("file", "two").await;
+    work.ok(["push", "--quiet", "origin", "HEAD:refs/heads/main"]).await;
+    world.announce(&repo).await;
+    let bare = world.bare(&repo);
+    // The line of the announced value leads to a commit that no ref reaches any more, so it goes; the creation stays.
+    bare.ok(["update-ref", "refs/heads/main", &a]).await;
+    bare.ok(["reflog", "expire", "--expire-unreachable=now", "--expire=never", "--all"]).await;
+    assert_eq!(world.announce(&repo).await.events, 1);
+    let last = world.events(&repo).await.pop().unwrap();
+    assert_eq!(last.step(), step("refs/heads/main", &b, &a));
+    assert_eq!((last.body["forced"].as_bool(), last.body["reconstructed"].as_bool()), (Some(true), Some(true)));
+    assert_eq!(world.announce(&repo).await.events, 0);
+}
+
+#[tokio::test]
 async fn renamed_copied_and_symbolic_branches() {
     let world = World::new().await;
     let repo = world.repository("app").await;
