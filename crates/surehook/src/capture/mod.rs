@@ -9,6 +9,7 @@ pub mod folder;
 pub mod prepare;
 pub mod reflog;
 pub mod refs;
+mod run;
 pub mod snapshot;
 pub mod storage;
 pub mod transitions;

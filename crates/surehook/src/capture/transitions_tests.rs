@@ -246,7 +246,8 @@ impl Git {
         let log_cut = truth.iter().rposition(|t| t.line.is_none_or(|line| !r.lines.contains(&line)));
         let certain = &truth[log_cut.map_or(0, |at| at + 1)..];
         // The line of the announced value may be gone too: then only what follows its newest occurrence is sure.
-        let certain = if log_cut.is_some() || r.trimmed {
+        let deleted_since = log_cut.is_some_and(|at| truth[at].after.is_null());
+        let certain = if (log_cut.is_some() && !deleted_since) || r.trimmed {
             let again = certain.iter().rposition(|t| t.after == start).map_or(0, |at| at + 1);
             &certain[again..]
         } else {
