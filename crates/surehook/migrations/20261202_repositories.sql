@@ -56,6 +56,7 @@ CREATE TABLE repository_refs (
     seq            bigint NOT NULL DEFAULT 0 CHECK (seq >= 0),
     log_offset     bigint CHECK (log_offset >= 0),
     log_line_hash  bytea CHECK (octet_length(log_line_hash) = 32),
+    log_birth_hash bytea CHECK (octet_length(log_birth_hash) = 32),
     set_aside      text,
     updated_at     timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (repository_id, ref),
@@ -68,6 +69,7 @@ COMMENT ON COLUMN repository_refs.value IS 'The object id that was last announce
 COMMENT ON COLUMN repository_refs.seq IS 'How many transitions of this ref have been announced; part of the event id.';
 COMMENT ON COLUMN repository_refs.log_offset IS 'Place in the reflog: where the line ends that produced value. NULL: no place is known.';
 COMMENT ON COLUMN repository_refs.log_line_hash IS 'SHA-256 of that line without its end. NULL with offset 0: the log was empty or absent.';
+COMMENT ON COLUMN repository_refs.log_birth_hash IS 'SHA-256 of the line that the reflog began with: it tells a log that gc thinned out from that of a ref that was deleted and made again.';
 COMMENT ON COLUMN repository_refs.set_aside IS 'Why this ref could not be announced, when the rest of the repository could.';
 COMMENT ON COLUMN repository_refs.updated_at IS 'When it last moved.';
 

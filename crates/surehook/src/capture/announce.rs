@@ -1,0 +1,197 @@
+//! Announces what happened to the refs of a repository: reads the cursor, looks at the disk, and writes events and cursor in
+//! one transaction. Idempotent: calling it too often is harmless, and a call that is missed only delays.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use surehook_outbox::store::{Database, DatabaseError};
+use uuid::Uuid;
+
+use super::prepare::{Doubt, FactsCache, Question, baseline as read_baseline};
+use super::run::{Confirmed, Run, blocking};
+use super::turns::Turns;
+use crate::payload::facts::Limits;
+use crate::store::announce as store;
+use crate::store::repositories::{self, Repository, RepositoryState};
+
+/// What the caller knows about the push that made it call.
+#[derive(Clone, Debug, Default)]
+pub struct Hints {
+    /// Who pushed, as shown to people.
+    pub pusher: Option<String>,
+    /// The options of the push, as bytes.
+    pub push_options: Vec<Vec<u8>>,
+    /// The refs that the push asked for; empty: any. With it, pushes that are announced together are told apart.
+    pub refs: Vec<Vec<u8>>,
+}
+
+/// What an announce did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// How many events were committed.
+    pub events: usize,
+    /// The number of the newest of them.
+    pub last_sequence: Option<i64>,
+    /// Refs that changed all the time while they were read; the next announce finds them.
+    pub unsettled: usize,
+    /// Refs that could not be announced and were set aside.
+    pub set_aside: usize,
+    /// What could not be read, in words.
+    pub unknown: Vec<String>,
+}
+
+/// Why an announce did nothing, or not all. What was committed before stays; it may be repeated.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AnnounceError {
+    /// There is no such repository.
+    #[error("there is no repository with the id {0}")]
+    Unknown(Uuid),
+    /// The repository is being made, removed, or gone.
+    #[error("nothing is announced of a repository in the state {}", .0.as_str())]
+    NotFollowed(RepositoryState),
+    /// Its folder is in doubt.
+    #[error("the repository is unavailable: {0}")]
+    Unavailable(String),
+    /// A mass disappearance of refs waits for an operator.
+    #[error("the repository is held until an operator confirms: {0}")]
+    Held(String),
+    /// The database is away or refused.
+    #[error("the database did not take the announcement")]
+    Database(#[source] Arc<DatabaseError>),
+    /// The reading of the disk broke off.
+    #[error("the reading of the repository broke off: {0}")]
+    Broken(String),
+}
+
+impl From<DatabaseError> for AnnounceError {
+    fn from(error: DatabaseError) -> Self {
+        Self::Database(Arc::new(error))
+    }
+}
+
+impl From<tokio_postgres::Error> for AnnounceError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        DatabaseError::from(error).into()
+    }
+}
+
+/// How the present refs of an imported repository count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Baseline {
+    /// As announced: only what comes later is told.
+    Silent,
+    /// The next announce tells each as created.
+    Told,
+}
+
+/// Announces the repositories of one storage.
+pub struct Announcer {
+    pub(super) database: Database,
+    storage_root: PathBuf,
+    pub(super) limits: Limits,
+    pub(super) wake: Arc<dyn Fn() + Send + Sync>,
+    turns: Turns<Hints, Result<Announced, AnnounceError>>,
+}
+
+impl Announcer {
+    /// For the storage at `storage_root`. `wake` is called after each commit that brought events.
+    pub fn new(
+        database: Database,
+        storage_root: impl Into<PathBuf>,
+        wake: Arc<dyn Fn() + Send + Sync>,
+        limits: Limits,
+    ) -> Self {
+        Self { database, storage_root: storage_root.into(), limits, wake, turns: Turns::default() }
+    }
+
+    /// Announces what happened to the refs of this repository. Ok: everything that was on disk when it was called, and could
+    /// be read, is committed. One at a time; calls that come meanwhile share the next.
+    pub async fn announce(&self, repository_id: Uuid, hints: Hints) -> Result<Announced, AnnounceError> {
+        self.turns.take(repository_id, hints, |hints| self.run(repository_id, hints, Confirmed::No)).await
+    }
+
+    /// An operator says that the refs that are gone are meant to be gone: announces it, and the repository is active again.
+    pub async fn confirm_held(&self, repository_id: Uuid) -> Result<Announced, AnnounceError> {
+        self.turns.take(repository_id, Hints::default(), |hints| self.run(repository_id, hints, Confirmed::Yes)).await
+    }
+
+    /// Lets the present refs of a repository count as announced (or as to be told whole), and returns how many there are.
+    /// Refs that were announced before keep their place. May be repeated.
+    pub async fn baseline(&self, repository_id: Uuid, baseline: Baseline) -> Result<u64, AnnounceError> {
+        let repository = self.repository(repository_id).await?;
+        let git_dir = repository.git_dir(&self.storage_root);
+        let object_format = repository.object_format.clone();
+        let mut refs = blocking(move || {
+            let cursors = BTreeMap::new();
+            let question = Question {
+                git_dir: &git_dir,
+                repository_id,
+                object_format: &object_format,
+                cursors: &cursors,
+                aside: &[],
+                only: None,
+                confirmed: false,
+            };
+            read_baseline(&question)
+        })
+        .await?
+        .map_err(AnnounceError::from)?;
+        if baseline == Baseline::Told {
+            for (value, _) in refs.values_mut() {
+                *value = value.kind().null();
+            }
+        }
+        let session = self.database.session().await?;
+        Ok(store::insert_baseline(&**session, repository_id, &refs).await?)
+    }
+
+    /// Announces every repository of this storage that is followed. One that fails does not keep the others back.
+    pub async fn scan(&self, storage_id: Uuid) -> Result<Vec<(Uuid, Result<Announced, AnnounceError>)>, AnnounceError> {
+        let mut outcomes = Vec::new();
+        for repository in repositories::list_of_storage(&self.database, storage_id).await? {
+            if repository.state.is_followed() {
+                let id = repository.repository_id;
+                outcomes.push((id, self.announce(id, Hints::default()).await));
+            }
+        }
+        Ok(outcomes)
+    }
+
+    async fn repository(&self, repository_id: Uuid) -> Result<Repository, AnnounceError> {
+        let found = repositories::find_by_id(&self.database, repository_id).await?;
+        found.ok_or(AnnounceError::Unknown(repository_id))
+    }
+
+    async fn run(
+        &self,
+        repository_id: Uuid,
+        hints: Vec<Hints>,
+        confirmed: Confirmed,
+    ) -> Result<Announced, AnnounceError> {
+        let repository = self.repository(repository_id).await?;
+        if !repository.state.is_followed() {
+            return Err(AnnounceError::NotFollowed(repository.state));
+        }
+        let git_dir = repository.git_dir(&self.storage_root);
+        let run = Run { announcer: self, repository, git_dir, hints, confirmed, cache: FactsCache::default() };
+        let outcome = run.all().await;
+        let (state, reason) = match &outcome {
+            Ok(_) => (RepositoryState::Active, None),
+            Err(AnnounceError::Unavailable(reason)) => (RepositoryState::Unavailable, Some(reason.as_str())),
+            Err(AnnounceError::Held(reason)) => (RepositoryState::Held, Some(reason.as_str())),
+            Err(_) => return outcome,
+        };
+        run.set_state(state, reason).await?;
+        outcome
+    }
+}
+
+impl From<Doubt> for AnnounceError {
+    fn from(doubt: Doubt) -> Self {
+        match doubt {
+            Doubt::Unavailable(reason) => Self::Unavailable(reason),
+            Doubt::Held(reason) => Self::Held(reason),
+        }
+    }
+}
