@@ -6,6 +6,10 @@ pub mod repositories;
 
 use surehook_outbox::store::migrate::Migration;
 
+pub mod inbox;
+
+pub use inbox::INBOX;
+
 /// The schema of repositories, their announced refs, and tokens.
 pub const REPOSITORIES: &[Migration] =
     &[Migration { name: "20261202_repositories", sql: include_str!("../../migrations/20261202_repositories.sql") }];
