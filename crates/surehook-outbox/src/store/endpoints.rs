@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use deadpool_postgres::GenericClient;
 use secrecy::{ExposeSecret, SecretString};
+use surehook_webhook::secret::Secret;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::{Database, DatabaseError};
+use super::{Database, DatabaseError, upkeep};
 use crate::endpoint::{Conflict, Endpoint, EndpointChange, EndpointState, InvalidSetting, OnDead, Scope, check};
 
 /// An endpoint to be added. Settings that are not chosen take the defaults of the schema.
@@ -190,23 +191,15 @@ pub async fn remove(database: &Database, name_or_id: &str) -> Result<Removed, En
     let transaction = session.transaction().await?;
     let found = find_in(&transaction, name_or_id, false).await?;
     // Lanes are locked before the endpoint, as by a worker that records: the other way round the two could wait for each other.
-    let cancelled: i64 = transaction.query_one(CANCEL, &[&Some(found.endpoint_id)]).await?.get(0);
+    let cancelled: i64 = transaction.query_one(CANCEL, &[&found.endpoint_id]).await?.get(0);
     let sql = format!(
         "UPDATE endpoints SET state = 'removed', state_reason = NULL, updated_at = clock_timestamp() WHERE endpoint_id = $1 RETURNING {COLUMNS}"
     );
     let row = transaction.query_one(&sql, &[&found.endpoint_id]).await?;
     transaction.commit().await?;
-    drop(session);
-    // What an enqueue added in between; should this fail, the sweeper does it.
-    let late = cancel_for_removed(database).await.unwrap_or(0);
+    // What an enqueue added in between; should this fail, the sweep does it.
+    let late = upkeep::cancel_removed(&session).await.unwrap_or(0);
     Ok(Removed { endpoint: from_row(&row)?, cancelled: cancelled + late })
-}
-
-/// Cancels what an enqueue added while its endpoint was being removed: it had matched the endpoint before the removal
-/// was committed. Returns how many deliveries that were. Safe to repeat; meant for a sweeper.
-pub async fn cancel_for_removed(database: &Database) -> Result<i64, DatabaseError> {
-    let session = database.session().await?;
-    Ok(session.query_one(CANCEL, &[&None::<Uuid>]).await?.get(0))
 }
 
 /// Lanes are locked in the order of their ids, as everywhere. The epoch moves on, so a worker that holds one of them is
@@ -215,8 +208,7 @@ const CANCEL: &str = "
     WITH mine AS (
         SELECT l.lane_id, l.last_seq - l.done_seq AS waiting FROM outbox_lanes AS l
          WHERE l.ready_at IS NOT NULL
-           AND l.endpoint_id IN (SELECT e.endpoint_id FROM endpoints AS e
-                                  WHERE e.endpoint_id = $1 OR ($1::uuid IS NULL AND e.state = 'removed'))
+           AND l.endpoint_id = $1
          ORDER BY l.lane_id FOR UPDATE OF l
     ), cancelled AS (
         UPDATE outbox_lanes AS l
@@ -330,10 +322,9 @@ fn from_row(row: &Row) -> Result<Endpoint, DatabaseError> {
     })
 }
 
-/// 256 random bits, as text that stands in a shell and a configuration file as it is.
 fn generate_secret() -> Result<SecretString, DatabaseError> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| DatabaseError::Unsuitable(format!("the system gives no random numbers: {error}")))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into())
+    Ok(Secret::generate(bytes).expose_text().into())
 }

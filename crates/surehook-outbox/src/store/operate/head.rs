@@ -69,7 +69,6 @@ pub async fn retry_now(database: &Database, delivery_id: Uuid) -> Result<Retried
         return Ok(Retried::Leased { until });
     }
     if lane.blocked {
-        revive_head(&transaction, lane.lane_id).await?;
         transaction
             .execute(
                 "UPDATE outbox_dlq SET state = 'replaying', replays = replays + 1, updated_at = clock_timestamp()
@@ -77,6 +76,7 @@ pub async fn retry_now(database: &Database, delivery_id: Uuid) -> Result<Retried
                 &[&delivery_id],
             )
             .await?;
+        revive_head(&transaction, lane.lane_id).await?;
     } else {
         transaction
             .execute(
@@ -136,8 +136,18 @@ pub async fn skip(database: &Database, delivery_id: Uuid, force: bool) -> Result
     Ok(Skipped::Done)
 }
 
-/// Starts the head of a stopped lane afresh, in its place, so that order is kept. The lane must be locked by the caller.
+/// Starts the head of a stopped lane afresh, in its place, so that order is kept. If it is a dead letter it becomes a
+/// replay, so that its end is noted there. The lane must be locked by the caller.
 pub(super) async fn revive_head(transaction: &Transaction<'_>, lane_id: i64) -> Result<(), DatabaseError> {
+    transaction
+        .execute(
+            "UPDATE outbox_deliveries AS d SET replay = true
+               FROM outbox_lanes AS l, outbox_dlq AS q
+              WHERE l.lane_id = $1 AND d.lane_id = l.lane_id AND d.seq = l.done_seq + 1
+                AND q.delivery_id = d.delivery_id AND q.state = 'replaying'",
+            &[&lane_id],
+        )
+        .await?;
     transaction
         .execute(
             "UPDATE outbox_lanes
