@@ -1,4 +1,8 @@
 //! All SQL of the product, by table. The only place of this crate that may speak to PostgreSQL.
+#![expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
+
+pub mod lookup;
+pub mod tokens;
 
 use surehook_outbox::store::migrate::Migration;
 
