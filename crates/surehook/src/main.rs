@@ -1,3 +1,9 @@
 //! The program: parse, run, print, exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    surehook::cli::run(surehook::cli::Cli::parse())
+}
