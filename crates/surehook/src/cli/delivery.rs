@@ -36,6 +36,7 @@ pub enum DeliveryCommand {
         /// Only to this endpoint
         #[arg(long, value_name = "NAME")]
         endpoint: Option<String>,
+        /// Whose.
         #[command(flatten)]
         of: OfArgs,
         /// Only of this event

@@ -30,6 +30,7 @@ pub enum DlqCommand {
         surehook dlq list\n  \
         surehook dlq list --endpoint ci --reason max_attempts --since 1d --json")]
     List {
+        /// Which.
         #[command(flatten)]
         which: WhichArgs,
         /// Only in this state
@@ -61,6 +62,7 @@ pub enum DlqCommand {
         /// Every dead letter (that fits the other options)
         #[arg(long, conflicts_with = "delivery_id")]
         all: bool,
+        /// Which.
         #[command(flatten)]
         which: WhichArgs,
         /// Also where a newer push of the same ref was delivered, and where a replay got through before

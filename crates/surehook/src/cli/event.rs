@@ -27,6 +27,7 @@ pub enum EventCommand {
         surehook event list --since 2h --json\n  \
         surehook event list --commit 3f2a91c")]
     List {
+        /// Whose.
         #[command(flatten)]
         of: OfArgs,
         /// Only pushes that name this commit, or the beginning of its id

@@ -98,6 +98,8 @@ pub enum Command {
     /// Show a push on its way to a finished build, on a fresh repository
     Demo(DemoArgs),
     /// Look for what is wrong, and say what to do
+    #[command(after_help = "Examples:\n  surehook doctor\n  surehook doctor --json --database-url postgres://surehook@db/surehook\n\n\
+        Exit code 1 if something fails; warnings alone leave it at 0.")]
     Doctor,
     /// Repositories: create, list, show, delete
     #[command(subcommand)]
