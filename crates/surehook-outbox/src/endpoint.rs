@@ -202,13 +202,14 @@ pub const HEADERS_MAX: usize = 32;
 
 fn check_name(name: &str) -> Result<(), InvalidSetting> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let good = name.len() <= 100
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(allowed);
+    let good = name.len() <= 100 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(allowed);
     if good {
         Ok(())
     } else {
-        Err(invalid("name", format!("{name:?} is no name: up to 100 of A-Z a-z 0-9 . _ -, the first a letter or digit")))
+        Err(invalid(
+            "name",
+            format!("{name:?} is no name: up to 100 of A-Z a-z 0-9 . _ -, the first a letter or digit"),
+        ))
     }
 }
 
@@ -221,7 +222,10 @@ pub fn check_url(url: &str, allow_private: bool) -> Result<Url, InvalidSetting> 
     }
     let parsed = Url::parse(url).map_err(|error| fault(format!("{url:?} cannot be read: {error}")))?;
     if !matches!(parsed.scheme(), "http" | "https") {
-        return Err(fault(format!("{url:?} begins with {}://; only http:// and https:// are sent to", parsed.scheme())));
+        return Err(fault(format!(
+            "{url:?} begins with {}://; only http:// and https:// are sent to",
+            parsed.scheme()
+        )));
     }
     if !parsed.username().is_empty() || parsed.password().is_some() {
         return Err(fault("it contains a user name or password; webhooks are signed, use the secret instead".into()));

@@ -126,7 +126,8 @@ fn ref_of(payload: &[u8]) -> Option<String> {
 
 const LEASE: &str = "UPDATE outbox_lanes SET owner = gen_random_uuid(), leased_until = now() + interval '1 min',
     ready_at = now() + interval '1 min', epoch = epoch + 1 WHERE lane_id = $1";
-const BACK_OFF: &str = "UPDATE outbox_lanes SET ready_at = now() + interval '5 min', attempts = 2, strikes = 2, first_tried_at = now(),
+const BACK_OFF: &str =
+    "UPDATE outbox_lanes SET ready_at = now() + interval '5 min', attempts = 2, strikes = 2, first_tried_at = now(),
     last_error = 'answered 500' WHERE lane_id = $1";
 
 #[tokio::test]
@@ -161,7 +162,10 @@ async fn endpoints_are_added_changed_paused_and_removed() {
     let removed = endpoints::remove(database, "ci").await.unwrap();
     assert_eq!((removed.endpoint.state, removed.cancelled), (EndpointState::Removed, 0));
     assert!(matches!(endpoints::find(database, "ci").await, Err(EndpointError::NotFound(_))));
-    assert!(matches!(endpoints::resume(database, &added.endpoint_id.to_string()).await, Err(EndpointError::NotFound(_))));
+    assert!(matches!(
+        endpoints::resume(database, &added.endpoint_id.to_string()).await,
+        Err(EndpointError::NotFound(_))
+    ));
     assert_eq!(endpoints::list(database, false).await.unwrap().len(), 0);
     assert_eq!(endpoints::list(database, true).await.unwrap().len(), 1);
     world.endpoint("ci").await; // the name is free again
@@ -232,7 +236,10 @@ async fn removal_cancels_what_waits_and_touches_nobody_else() {
     assert_eq!(left.iter().filter(|found| found.status == DeliveryStatus::Cancelled).count(), 6);
     let others = list_deliveries(&world.database, &filter(stays)).await.unwrap();
     assert_eq!(others.iter().filter(|found| found.status == DeliveryStatus::Pending).count(), 6);
-    assert_eq!(retry_now(&world.database, first[0].delivery_id).await.unwrap(), Retried::Ended(DeliveryStatus::Cancelled));
+    assert_eq!(
+        retry_now(&world.database, first[0].delivery_id).await.unwrap(),
+        Retried::Ended(DeliveryStatus::Cancelled)
+    );
 }
 
 #[tokio::test]
@@ -301,14 +308,24 @@ async fn explain_says_what_a_delivery_waits_for() {
     assert_eq!((waiting.head_strikes, waiting.max_attempts), (2, 5));
     world.sql(LEASE, lane).await;
     assert!(matches!(explained(first).await.lane, LaneStanding::Leased { .. }));
-    world.sql("UPDATE outbox_lanes SET leased_until = now() - interval '1 s', ready_at = now() WHERE lane_id = $1", lane).await;
+    world
+        .sql("UPDATE outbox_lanes SET leased_until = now() - interval '1 s', ready_at = now() WHERE lane_id = $1", lane)
+        .await;
     assert!(matches!(explained(first).await.lane, LaneStanding::LeaseExpired { .. }));
-    world.sql("UPDATE outbox_lanes SET owner = NULL, leased_until = NULL, ready_at = 'infinity' WHERE lane_id = $1", lane).await;
+    world
+        .sql(
+            "UPDATE outbox_lanes SET owner = NULL, leased_until = NULL, ready_at = 'infinity' WHERE lane_id = $1",
+            lane,
+        )
+        .await;
     let blocked = explained(first).await;
     assert_eq!((blocked.lane, blocked.delivery.next_attempt_at), (LaneStanding::Blocked, None));
     endpoints::pause(&world.database, "ci", "moving").await.unwrap();
     let paused = explained(second).await;
-    assert_eq!((paused.endpoint_state, paused.endpoint_state_reason.as_deref()), (EndpointState::Paused, Some("moving")));
+    assert_eq!(
+        (paused.endpoint_state, paused.endpoint_state_reason.as_deref()),
+        (EndpointState::Paused, Some("moving"))
+    );
     assert!(explain(&world.database, Uuid::new_v4()).await.unwrap().is_none());
 }
 

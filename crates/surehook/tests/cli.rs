@@ -212,7 +212,10 @@ async fn tokens() {
     let listed = world.json(&["token", "list"]);
     assert_eq!(listed.as_array().unwrap().len(), 2);
     let ours = &listed[1];
-    assert_eq!((&ours["token_id"], &ours["note"], &ours["is_admin"]), (&made["token_id"], &"laptop".into(), &false.into()));
+    assert_eq!(
+        (&ours["token_id"], &ours["note"], &ours["is_admin"]),
+        (&made["token_id"], &"laptop".into(), &false.into())
+    );
     assert!(!listed.to_string().contains("sh_") && !listed.to_string().contains("token_hash"));
     assert!(world.text(&["token", "list"]).contains("push team/app, read team/*"));
 
@@ -246,10 +249,25 @@ async fn endpoints() {
     let world = world().await;
     let app = world.repository("team/app").await;
     let url = "https://ci.example.com/hook";
-    let made = world.json(&["endpoint", "add", "ci", "--repo", "team/app", "--url", url, "--max-attempts", "7", "--timeout", "1500ms"]);
+    let made = world.json(&[
+        "endpoint",
+        "add",
+        "ci",
+        "--repo",
+        "team/app",
+        "--url",
+        url,
+        "--max-attempts",
+        "7",
+        "--timeout",
+        "1500ms",
+    ]);
     assert!(text_of(&made["secret"]).len() >= 43, "a secret that was made is shown");
     assert_eq!(made["aggregate_id"], app.to_string());
-    assert_eq!((&made["repository"], &made["max_attempts"], &made["timeout_ms"]), (&"team/app".into(), &7.into(), &1500.into()));
+    assert_eq!(
+        (&made["repository"], &made["max_attempts"], &made["timeout_ms"]),
+        (&"team/app".into(), &7.into(), &1500.into())
+    );
     for (name, repo, group) in [("group", "team/*", Some("team")), ("all", "*", None)] {
         let made = world.json(&["endpoint", "add", name, "--repo", repo, "--url", url, "--unordered"]);
         assert_eq!((made["aggregate_group"].as_str(), &made["ordered"]), (group, &false.into()));
@@ -262,7 +280,17 @@ async fn endpoints() {
     let table = world.text(&["endpoint", "list"]);
     assert!(table.lines().any(|line| line.starts_with("ci ") && line.contains("team/app")), "{table}");
 
-    let changed = world.json(&["endpoint", "set", "ci", "--url", "http://127.1:9000/", "--allow-private", "true", "--header", "X-Team: blue"]);
+    let changed = world.json(&[
+        "endpoint",
+        "set",
+        "ci",
+        "--url",
+        "http://127.1:9000/",
+        "--allow-private",
+        "true",
+        "--header",
+        "X-Team: blue",
+    ]);
     assert_eq!((&changed["url"], &changed["headers"]["X-Team"]), (&"http://127.0.0.1:9000/".into(), &"blue".into()));
     assert_eq!(changed["max_attempts"], 7, "what is not named stays");
     assert_eq!(world.json(&["endpoint", "pause", "ci", "--reason", "moving"])["state_reason"], "moving");
@@ -345,8 +373,12 @@ async fn events_and_deliveries() {
     let world = world().await;
     let app = world.repository("team/app").await;
     world.text(&["endpoint", "add", "ci", "--repo", "team/app", "--url", "https://ci.example.com/"]);
-    let first = world.push(app, "team/app", r#"{"ref":"refs/heads/main","after":"1111111111111111111111111111111111111111"}"#).await;
-    let second = world.push(app, "team/app", r#"{"ref":"refs/heads/main","after":"2222222222222222222222222222222222222222"}"#).await;
+    let first = world
+        .push(app, "team/app", r#"{"ref":"refs/heads/main","after":"1111111111111111111111111111111111111111"}"#)
+        .await;
+    let second = world
+        .push(app, "team/app", r#"{"ref":"refs/heads/main","after":"2222222222222222222222222222222222222222"}"#)
+        .await;
 
     let events = world.json(&["event", "list", "--repo", "team/app"]);
     assert_eq!(events[0]["event_id"], second.to_string());
@@ -367,13 +399,19 @@ async fn events_and_deliveries() {
     let explained = world.json(&["delivery", "explain", &behind]);
     assert_eq!((&explained["ahead"], &explained["head_delivery_id"]), (&1.into(), &head.as_str().into()));
     let words = world.text(&["delivery", "explain", &behind]);
-    assert!(words.contains("1 delivery goes") && words.contains(&format!("surehook delivery explain {head}")), "{words}");
+    assert!(
+        words.contains("1 delivery goes") && words.contains(&format!("surehook delivery explain {head}")),
+        "{words}"
+    );
     let (problem, advice) = world.fails(&["delivery", "retry", &behind]);
     assert!(problem.contains(&head) && advice.contains(&head), "{problem} {advice}");
     assert_eq!(world.json(&["delivery", "retry", &head])["result"], "due");
     world.text(&["endpoint", "pause", "ci", "--reason", "moving"]);
     let words = world.text(&["delivery", "explain", &head]);
-    assert!(words.contains("paused") && words.contains("moving") && words.contains("surehook endpoint resume ci"), "{words}");
+    assert!(
+        words.contains("paused") && words.contains("moving") && words.contains("surehook endpoint resume ci"),
+        "{words}"
+    );
 
     assert_eq!(world.json(&["delivery", "skip", &head])["result"], "skipped");
     let shown = world.json(&["delivery", "show", &head]);
@@ -399,12 +437,16 @@ async fn dead_letters() {
     world.kill_head(&dead[1]).await;
     world.kill_head(&dead[2]).await;
 
-    let listed = world.json(&["dlq", "list", "--reason", "max_attempts", "--endpoint", "ci", "--repo", "app", "--since", "1h"]);
+    let listed =
+        world.json(&["dlq", "list", "--reason", "max_attempts", "--endpoint", "ci", "--repo", "app", "--since", "1h"]);
     assert_eq!(listed.as_array().unwrap().len(), 3);
     assert_eq!((&listed[0]["state"], &listed[0]["last_status_code"]), (&"dead".into(), &500.into()));
     assert_eq!(world.json(&["dlq", "list", "--reason", "max_age"]), serde_json::json!([]));
     let shown = world.json(&["dlq", "show", &dead[0]]);
-    assert_eq!((&shown["body"]["ref"], &shown["attempt_list"][0]["response_body"]), (&"refs/heads/main".into(), &"oh no".into()));
+    assert_eq!(
+        (&shown["body"]["ref"], &shown["attempt_list"][0]["response_body"]),
+        (&"refs/heads/main".into(), &"oh no".into())
+    );
     assert!(world.text(&["delivery", "explain", &dead[0]]).contains("surehook dlq replay"));
 
     let words = world.text(&["dlq", "replay", &dead[0]]);
@@ -413,7 +455,8 @@ async fn dead_letters() {
     assert_eq!(world.json(&["dlq", "replay", "--all", "--endpoint", "ci"])["replayed"], 2);
     assert_eq!(world.json(&["dlq", "replay", "--all"])["replayed"], 0);
     let pending = world.json(&["delivery", "list", "--state", "pending"]);
-    let order: Vec<String> = pending.as_array().unwrap().iter().rev().map(|found| text_of(&found["delivery_id"])).collect();
+    let order: Vec<String> =
+        pending.as_array().unwrap().iter().rev().map(|found| text_of(&found["delivery_id"])).collect();
     assert_eq!(order, dead, "replays keep the order of the events");
     assert!(world.fails(&["dlq", "show", &Uuid::new_v4().to_string()]).0.contains("no dead letter"));
 }
@@ -427,7 +470,11 @@ async fn doctor_says_what_is_wrong_and_what_to_do() {
     world.text(&["endpoint", "add", "ci", "--repo", "app", "--url", "https://ci.example.com/"]);
     world.text(&["endpoint", "pause", "ci"]);
     world.push(app, "app", "{}").await;
-    world.client.execute("UPDATE repositories SET state = 'unavailable', state_reason = 'the disk is away'", &[]).await.unwrap();
+    world
+        .client
+        .execute("UPDATE repositories SET state = 'unavailable', state_reason = 'the disk is away'", &[])
+        .await
+        .unwrap();
     let output = world.run(&["doctor"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");

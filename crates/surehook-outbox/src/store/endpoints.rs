@@ -220,11 +220,7 @@ const CANCEL: &str = "
     )
     SELECT coalesce(sum(waiting), 0)::bigint FROM cancelled";
 
-async fn find_in(
-    client: &impl GenericClient,
-    name_or_id: &str,
-    for_update: bool,
-) -> Result<Endpoint, EndpointError> {
+async fn find_in(client: &impl GenericClient, name_or_id: &str, for_update: bool) -> Result<Endpoint, EndpointError> {
     let id = Uuid::parse_str(name_or_id).ok();
     let lock = if for_update { "FOR UPDATE" } else { "" };
     // A name may look like an id, so the name goes first; a removed endpoint is found by its id only.
@@ -299,8 +295,9 @@ fn from_row(row: &Row) -> Result<Endpoint, DatabaseError> {
         aggregate_group: row.try_get("aggregate_group")?,
         event_types: row.try_get("event_types")?,
         format: row.try_get("format")?,
-        headers: serde_json::from_str(row.try_get("headers")?)
-            .map_err(|error| DatabaseError::Unsuitable(format!("the headers of an endpoint cannot be read: {error}")))?,
+        headers: serde_json::from_str(row.try_get("headers")?).map_err(|error| {
+            DatabaseError::Unsuitable(format!("the headers of an endpoint cannot be read: {error}"))
+        })?,
         secret: secret("secret")?.unwrap_or_default(),
         secret_next: secret("secret_next")?,
         state: row.try_get("state")?,

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use surehook_outbox::Database;
 use surehook_outbox::store::operate::{
-    Attempt, Delivery, DeliveryFilter, DeliveryStatus, EventFilter, Retried, Skipped, attempts, database_time,
-    explain, list_deliveries, retry_now, show_delivery, skip,
+    Attempt, Delivery, DeliveryFilter, DeliveryStatus, EventFilter, Retried, Skipped, attempts, database_time, explain,
+    list_deliveries, retry_now, show_delivery, skip,
 };
 use uuid::Uuid;
 
@@ -213,7 +213,9 @@ async fn retry(database: &Database, delivery_id: Uuid, out: Out) -> Result<(), C
             })
         }
         Retried::Behind { head, ahead } => Err(behind(delivery_id, head, ahead)),
-        Retried::Leased { until } => Err(leased(database, delivery_id, until, "It is tried already; look again in a moment.").await?),
+        Retried::Leased { until } => {
+            Err(leased(database, delivery_id, until, "It is tried already; look again in a moment.").await?)
+        }
         Retried::Ended(status) => Err(ended(delivery_id, status)),
         Retried::Unknown => Err(unknown(delivery_id)),
     }
@@ -245,19 +247,17 @@ fn unknown(delivery_id: Uuid) -> CliError {
 fn behind(delivery_id: Uuid, head: Option<Uuid>, ahead: i64) -> CliError {
     let head = head.map_or("?".into(), |head| head.to_string());
     CliError::new(
-        format!("Delivery {delivery_id} is not the first of its lane: {ahead} go before it, the first of them is {head}."),
+        format!(
+            "Delivery {delivery_id} is not the first of its lane: {ahead} go before it, the first of them is {head}."
+        ),
         format!("Look at that one: surehook delivery explain {head}"),
     )
 }
 
-async fn leased(
-    database: &Database,
-    delivery_id: Uuid,
-    until: Timestamp,
-    advice: &str,
-) -> Result<CliError, CliError> {
+async fn leased(database: &Database, delivery_id: Uuid, until: Timestamp, advice: &str) -> Result<CliError, CliError> {
     let now = database_time(database).await?;
-    let problem = format!("A worker is just sending delivery {delivery_id}; it holds it until {} at most.", when(until, now));
+    let problem =
+        format!("A worker is just sending delivery {delivery_id}; it holds it until {} at most.", when(until, now));
     Ok(CliError::new(problem, advice))
 }
 

@@ -146,7 +146,8 @@ async fn list(database: &Database, filter: &DeadLetterFilter, out: Out) -> Resul
     let letters = list_dead_letters(database, filter).await?;
     let now = database_time(database).await?;
     out.list(&letters, "There are no such dead letters.", || {
-        let mut table = table(&["DELIVERY", "STATE", "OF", "ENDPOINT", "REASON", "ATTEMPTS", "DIED", "REPLAYS", "LAST ERROR"]);
+        let mut table =
+            table(&["DELIVERY", "STATE", "OF", "ENDPOINT", "REASON", "ATTEMPTS", "DIED", "REPLAYS", "LAST ERROR"]);
         for letter in &letters {
             table.add_row([
                 letter.delivery_id.to_string(),
@@ -242,7 +243,10 @@ fn refusal(delivery_id: Uuid, replayed: &Replayed) -> Option<CliError> {
         Replayed::Outdated { by, published, subject } => {
             let newer = if *published { "was delivered" } else { "waits to be delivered before it" };
             (
-                format!("A newer push of {} {newer} ({by}): the receiver would see the older one last.", cell(subject, 200)),
+                format!(
+                    "A newer push of {} {newer} ({by}): the receiver would see the older one last.",
+                    cell(subject, 200)
+                ),
                 format!("Send it nevertheless with: surehook dlq replay {delivery_id} --anyway"),
             )
         }

@@ -202,7 +202,11 @@ mod tests {
             now,
         };
         let level = |health: &Health, check| {
-            judge(health).into_iter().filter(|finding| finding.check == check).map(|finding| finding.result).collect::<Vec<_>>()
+            judge(health)
+                .into_iter()
+                .filter(|finding| finding.check == check)
+                .map(|finding| finding.result)
+                .collect::<Vec<_>>()
         };
         assert!(judge(&healthy).iter().all(|finding| finding.result == Level::Ok));
         let old = now.checked_sub(jiff::SignedDuration::from_secs(3_600)).ok();

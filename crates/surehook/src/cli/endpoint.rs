@@ -26,7 +26,7 @@ pub enum EndpointCommand {
         surehook endpoint add audit --repo '*' --url https://audit.example.com/ --secret-file secret.txt\n  \
         surehook endpoint add local --repo 'team/*' --url http://127.0.0.1:9000/ --allow-private\n\n\
         Without a secret one is made and shown this once. The format cannot be changed later: add another endpoint for it.")]
-    Add(AddArgs),
+    Add(Box<AddArgs>),
     /// List endpoints, by name
     #[command(after_help = "Example:\n  surehook endpoint list --json")]
     List {
@@ -63,7 +63,9 @@ pub enum EndpointCommand {
         name: String,
     },
     /// Remove an endpoint; what it has not received yet is cancelled
-    #[command(after_help = "Example:\n  surehook endpoint remove ci\n\nIts history and its dead letters stay readable.")]
+    #[command(
+        after_help = "Example:\n  surehook endpoint remove ci\n\nIts history and its dead letters stay readable."
+    )]
     Remove {
         /// Its name or id
         name: String,
@@ -213,7 +215,7 @@ struct Shown {
 
 pub(super) async fn run(globals: &Globals, command: EndpointCommand, out: Out) -> Result<ExitCode, CliError> {
     with_database(globals, async |database| match command {
-        EndpointCommand::Add(args) => add(database, args, out).await,
+        EndpointCommand::Add(args) => add(database, *args, out).await,
         EndpointCommand::List { removed } => list(database, removed, out).await,
         EndpointCommand::Show { name } => {
             let endpoint = find(database, &name).await?;
@@ -265,7 +267,8 @@ impl<'a> From<&'a Removed> for RemovedShown<'a> {
 pub(super) async fn find(database: &Database, name: &str) -> Result<Endpoint, CliError> {
     match endpoints::find(database, name).await {
         Err(EndpointError::NotFound(_)) => {
-            let names: Vec<String> = endpoints::list(database, false).await?.into_iter().map(|found| found.name).collect();
+            let names: Vec<String> =
+                endpoints::list(database, false).await?.into_iter().map(|found| found.name).collect();
             Err(CliError::unknown_name("endpoint", name, &names, "surehook endpoint list"))
         }
         found => Ok(found?),
@@ -401,12 +404,7 @@ fn receives(endpoint: &Endpoint, repository: Option<&str>) -> String {
     }
 }
 
-async fn show(
-    database: &Database,
-    endpoint: Endpoint,
-    secret: Option<SecretString>,
-    out: Out,
-) -> Result<(), CliError> {
+async fn show(database: &Database, endpoint: Endpoint, secret: Option<SecretString>, out: Out) -> Result<(), CliError> {
     let repository = repository_of(&endpoint, &lookup::repository_names(database).await?);
     let now = database_time(database).await?;
     let secret = secret.map(|secret| secret.expose_secret().to_owned());
@@ -418,17 +416,16 @@ async fn show(
             None => properties(&rows),
             Some(secret) => {
                 rows.insert(0, ("secret", secret.clone()));
-                format!("{}\n\nThis is the only time that the secret is shown. Give it to the receiver.", properties(&rows))
+                format!(
+                    "{}\n\nThis is the only time that the secret is shown. Give it to the receiver.",
+                    properties(&rows)
+                )
             }
         }
     })
 }
 
-fn endpoint_rows(
-    endpoint: &Endpoint,
-    repository: Option<&str>,
-    now: jiff::Timestamp,
-) -> Vec<(&'static str, String)> {
+fn endpoint_rows(endpoint: &Endpoint, repository: Option<&str>, now: jiff::Timestamp) -> Vec<(&'static str, String)> {
     let ms = |ms: i32| match ms {
         ms if ms % 1_000 == 0 => span_words(u64::from(ms.unsigned_abs()) / 1_000),
         ms => format!("{ms} ms"),

@@ -6,9 +6,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
 use surehook_outbox::Database;
-use surehook_outbox::store::operate::{
-    Event, EventFilter, SCANNED_MAX, database_time, list_events, show_event,
-};
+use surehook_outbox::store::operate::{Event, EventFilter, SCANNED_MAX, database_time, list_events, show_event};
 use uuid::Uuid;
 
 use super::connect::with_database;

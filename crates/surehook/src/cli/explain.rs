@@ -81,7 +81,9 @@ fn state_words(facts: &Explanation) -> String {
         }
         DeliveryStatus::Failed => format!("It is a dead letter: {tries} did not get it through."),
         DeliveryStatus::Skipped => "An operator skipped it; it is not sent any more.".into(),
-        DeliveryStatus::Cancelled => "Its endpoint was removed before it was delivered; it is not sent any more.".into(),
+        DeliveryStatus::Cancelled => {
+            "Its endpoint was removed before it was delivered; it is not sent any more.".into()
+        }
     }
 }
 
@@ -107,7 +109,8 @@ fn waiting_words(facts: &Explanation, explanation: &mut Vec<String>, next: &mut 
         explanation.push("Its endpoint was removed; it will be cancelled in a moment.".into());
         return;
     }
-    let error = facts.head_last_error.as_deref().map_or_else(String::new, |error| format!(" Last error: {}", cell(error, 300)));
+    let error =
+        facts.head_last_error.as_deref().map_or_else(String::new, |error| format!(" Last error: {}", cell(error, 300)));
     let refused = format!(
         "{it} was tried {} and refused {} of {} times.{error}",
         count(i64::from(facts.head_attempts), "time", "times"),
@@ -138,7 +141,8 @@ fn waiting_words(facts: &Explanation, explanation: &mut Vec<String>, next: &mut 
             next.push(format!("surehook delivery skip {first}"));
         }
         LaneStanding::Blocked => {
-            explanation.push("Its lane has stopped, because a delivery died and the endpoint is set to stop then.".into());
+            explanation
+                .push("Its lane has stopped, because a delivery died and the endpoint is set to stop then.".into());
             next.push(format!("surehook delivery retry {first}"));
             next.push(format!("surehook delivery skip {first}"));
         }

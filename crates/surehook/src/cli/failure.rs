@@ -68,9 +68,7 @@ impl From<EndpointError> for CliError {
                 format!("The endpoint was not added: {error}."),
                 "Choose another name, or change the existing one with `surehook endpoint set`.",
             ),
-            EndpointError::NotFound(_) => {
-                Self::new(format!("{error}."), "List them with: surehook endpoint list")
-            }
+            EndpointError::NotFound(_) => Self::new(format!("{error}."), "List them with: surehook endpoint list"),
         }
     }
 }
@@ -126,7 +124,9 @@ mod tests {
 
     #[test]
     fn the_name_that_was_meant_is_suggested() {
-        for (one, other, changes) in [("", "", 0), ("ci", "ci", 0), ("ci", "", 2), ("jenkins", "jenkin", 1), ("ab", "ba", 2)] {
+        for (one, other, changes) in
+            [("", "", 0), ("ci", "ci", 0), ("ci", "", 2), ("jenkins", "jenkin", 1), ("ab", "ba", 2)]
+        {
             assert_eq!(distance(one, other), changes, "{one} {other}");
         }
         let names = ["jenkins".to_owned(), "buildkite".to_owned()];

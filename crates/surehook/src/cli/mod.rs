@@ -98,8 +98,10 @@ pub enum Command {
     /// Show a push on its way to a finished build, on a fresh repository
     Demo(DemoArgs),
     /// Look for what is wrong, and say what to do
-    #[command(after_help = "Examples:\n  surehook doctor\n  surehook doctor --json --database-url postgres://surehook@db/surehook\n\n\
-        Exit code 1 if something fails; warnings alone leave it at 0.")]
+    #[command(
+        after_help = "Examples:\n  surehook doctor\n  surehook doctor --json --database-url postgres://surehook@db/surehook\n\n\
+        Exit code 1 if something fails; warnings alone leave it at 0."
+    )]
     Doctor,
     /// Repositories: create, list, show, delete
     #[command(subcommand)]
@@ -126,7 +128,10 @@ pub fn run(cli: Cli) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            let failure = CliError::new(format!("no threads could be started: {error}"), "Look at the limits of this account (ulimit -u).");
+            let failure = CliError::new(
+                format!("no threads could be started: {error}"),
+                "Look at the limits of this account (ulimit -u).",
+            );
             return failure.report();
         }
     };

@@ -74,8 +74,5 @@ pub(super) async fn demo(globals: Globals, args: DemoArgs) -> Result<ExitCode, C
 
 /// The one answer of the long-running commands until they are joined with what runs them.
 pub(super) fn not_wired(command: &str) -> CliError {
-    CliError::new(
-        format!("`surehook {command}` is not part of this build."),
-        "Use a build that has it.",
-    )
+    CliError::new(format!("`surehook {command}` is not part of this build."), "Use a build that has it.")
 }

@@ -116,6 +116,10 @@ fn may(token: &Token) -> String {
     if token.is_admin {
         return "everything".into();
     }
-    let grants = token.push.iter().map(|name| format!("push {name}")).chain(token.read.iter().map(|name| format!("read {name}")));
+    let grants = token
+        .push
+        .iter()
+        .map(|name| format!("push {name}"))
+        .chain(token.read.iter().map(|name| format!("read {name}")));
     grants.collect::<Vec<_>>().join(", ")
 }

@@ -135,7 +135,8 @@ pub(super) fn read_secret_file(file: &std::path::Path) -> Result<SecretString, C
 
 /// An id of the kind that lists show.
 pub(super) fn parse_id(text: &str) -> Result<Uuid, String> {
-    Uuid::parse_str(text).map_err(|_| format!("{text:?} is no id; lists show them, like 0d9bd7e6-2a53-4a4c-9d5e-6f0f9a3b8c11"))
+    Uuid::parse_str(text)
+        .map_err(|_| format!("{text:?} is no id; lists show them, like 0d9bd7e6-2a53-4a4c-9d5e-6f0f9a3b8c11"))
 }
 
 #[cfg(test)]
@@ -144,7 +145,9 @@ mod tests {
 
     #[test]
     fn lengths_of_time() {
-        for (text, ms) in [("500ms", 500), ("10s", 10_000), ("5m", 300_000), ("2h", 7_200_000), ("3d", 259_200_000), ("0s", 0)] {
+        for (text, ms) in
+            [("500ms", 500), ("10s", 10_000), ("5m", 300_000), ("2h", 7_200_000), ("3d", 259_200_000), ("0s", 0)]
+        {
             assert_eq!(parse_duration_ms(text), Ok(ms), "{text}");
         }
         for text in ["", "10", "s", "-1s", "1.5s", "10 s", "9999999999999999999s", "9223372036854775807w", "10x"] {

@@ -215,9 +215,7 @@ pub async fn authorize(
         return Ok(Verdict::Forbidden);
     }
     if row.try_get("note_use")? {
-        session
-            .execute("UPDATE tokens SET last_used_at = clock_timestamp() WHERE token_id = $1", &[&token_id])
-            .await?;
+        session.execute("UPDATE tokens SET last_used_at = clock_timestamp() WHERE token_id = $1", &[&token_id]).await?;
     }
     Ok(Verdict::Granted { token_id, note: row.try_get("note")?, is_admin: row.try_get("is_admin")? })
 }
@@ -311,7 +309,11 @@ mod tests {
         }
         let wrong = format!("{}x", &text[..TEXT_BYTES - 1]);
         for unknown in ["", "sh_", "password", &text[1..], &wrong, &text.to_uppercase()] {
-            assert_eq!(authorize(&database, unknown, "app", Access::Read).await.unwrap(), Verdict::Unknown, "{unknown}");
+            assert_eq!(
+                authorize(&database, unknown, "app", Access::Read).await.unwrap(),
+                Verdict::Unknown,
+                "{unknown}"
+            );
         }
         let first = list(&database, false).await.unwrap().into_iter().find(|found| found.token_id == token.token_id);
         assert!(first.unwrap().last_used_at.is_some());

@@ -96,8 +96,7 @@ pub async fn list_dead_letters(
     filter: &DeadLetterFilter,
 ) -> Result<Vec<DeadLetter>, DatabaseError> {
     let session = database.session().await?;
-    let sql =
-        format!("SELECT {COLUMNS} FROM outbox_dlq WHERE {WANTED} ORDER BY failed_at DESC, delivery_id LIMIT $6");
+    let sql = format!("SELECT {COLUMNS} FROM outbox_dlq WHERE {WANTED} ORDER BY failed_at DESC, delivery_id LIMIT $6");
     let rows = session
         .query(
             &sql,

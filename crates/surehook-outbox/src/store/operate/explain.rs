@@ -99,9 +99,7 @@ pub async fn explain(database: &Database, delivery_id: Uuid) -> Result<Option<Ex
     let ready_at: Option<Timestamp> = row.try_get("ready_at")?;
     let lane = match (leased, ready_at) {
         _ if row.try_get("idle")? => LaneStanding::Idle,
-        (Some((owner, until)), _) if until > as_of => {
-            LaneStanding::Leased { owner, node: row.try_get("node")?, until }
-        }
+        (Some((owner, until)), _) if until > as_of => LaneStanding::Leased { owner, node: row.try_get("node")?, until },
         (Some((owner, since)), _) => LaneStanding::LeaseExpired { owner, since },
         (None, Some(until)) if until > as_of => LaneStanding::BackingOff { until },
         (None, Some(since)) => LaneStanding::Due { since },

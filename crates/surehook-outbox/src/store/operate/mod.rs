@@ -14,9 +14,7 @@ pub use dead_letters::{
     DeadLetter, DeadLetterFilter, DeadLetterReason, DeadLetterState, list_dead_letters, next_dead_letters,
     show_dead_letter,
 };
-pub use deliveries::{
-    Attempt, Delivery, DeliveryFilter, DeliveryStatus, attempts, list_deliveries, show_delivery,
-};
+pub use deliveries::{Attempt, Delivery, DeliveryFilter, DeliveryStatus, attempts, list_deliveries, show_delivery};
 pub use events::{Event, EventFilter, SCANNED_MAX, list_events, show_event};
 pub use explain::{Explanation, LaneStanding, explain};
 pub use head::{Retried, Skipped, retry_now, skip};

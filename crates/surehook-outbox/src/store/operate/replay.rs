@@ -82,10 +82,7 @@ pub async fn replay(
 async fn append(transaction: &Transaction<'_>, letter: &DeadLetter, anyway: bool) -> Result<Replayed, DatabaseError> {
     // Not locked: a removal at the same moment leaves a delivery that the sweeper cancels.
     let endpoint_lives = transaction
-        .query_opt(
-            "SELECT 1 FROM endpoints WHERE endpoint_id = $1 AND state <> 'removed'",
-            &[&letter.endpoint_id],
-        )
+        .query_opt("SELECT 1 FROM endpoints WHERE endpoint_id = $1 AND state <> 'removed'", &[&letter.endpoint_id])
         .await?;
     if endpoint_lives.is_none() {
         return Ok(Replayed::EndpointRemoved);
@@ -105,7 +102,10 @@ async fn append(transaction: &Transaction<'_>, letter: &DeadLetter, anyway: bool
         )
         .await?;
     let state = transaction
-        .query_opt("SELECT state, lane_id, seq FROM outbox_dlq WHERE delivery_id = $1 FOR UPDATE", &[&letter.delivery_id])
+        .query_opt(
+            "SELECT state, lane_id, seq FROM outbox_dlq WHERE delivery_id = $1 FOR UPDATE",
+            &[&letter.delivery_id],
+        )
         .await?;
     let Some(state) = state else { return Ok(Replayed::Unknown) };
     match state.try_get("state")? {
