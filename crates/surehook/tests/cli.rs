@@ -416,6 +416,10 @@ async fn events_and_deliveries() {
     assert_eq!(world.json(&["delivery", "skip", &head])["result"], "skipped");
     let shown = world.json(&["delivery", "show", &head]);
     assert_eq!((&shown["status"], &shown["attempt_list"][0]["outcome"]), (&"skipped".into(), &"not_sent".into()));
+    assert_eq!(world.json(&["delivery", "list", "--state", "skipped"])[0]["delivery_id"], head.as_str());
+    assert_eq!(world.json(&["delivery", "list", "--state", "cancelled"]), serde_json::json!([]));
+    world.text(&["endpoint", "remove", "ci"]);
+    assert_eq!(world.json(&["delivery", "list", "--state", "cancelled"])[0]["delivery_id"], behind.as_str());
     assert!(world.fails(&["delivery", "retry", &head]).0.contains("skipped"));
     assert!(world.fails(&["delivery", "show", &Uuid::new_v4().to_string()]).0.contains("no delivery"));
 }
@@ -442,6 +446,7 @@ async fn dead_letters() {
     assert_eq!(listed.as_array().unwrap().len(), 3);
     assert_eq!((&listed[0]["state"], &listed[0]["last_status_code"]), (&"dead".into(), &500.into()));
     assert_eq!(world.json(&["dlq", "list", "--reason", "max_age"]), serde_json::json!([]));
+    assert_eq!(world.json(&["delivery", "list", "--state", "failed"]).as_array().unwrap().len(), 3);
     let shown = world.json(&["dlq", "show", &dead[0]]);
     assert_eq!(
         (&shown["body"]["ref"], &shown["attempt_list"][0]["response_body"]),

@@ -92,7 +92,7 @@ fn waiting_words(facts: &Explanation, explanation: &mut Vec<String>, next: &mut 
     let first = facts.head_delivery_id.unwrap_or(delivery.delivery_id);
     if facts.ahead > 0 {
         explanation.push(format!(
-            "{} of the same order before it; the first is {first}.",
+            "{} out before it in its lane; the first of them is {first}.",
             count(facts.ahead, "delivery goes", "deliveries go"),
         ));
     } else {

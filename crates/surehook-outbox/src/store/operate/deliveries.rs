@@ -91,20 +91,15 @@ const COLUMNS: &str = "s.delivery_id, s.event_id, s.aggregate_id, s.aggregate_na
 
 /// Lists deliveries, newest first. A read: may be repeated.
 ///
-/// Pending ones are looked up from the lanes that have work, so that finding them does not depend on how long the history is.
+/// The state of a delivery is computed from its lane and its attempts, so it cannot be looked up by an index. Where the
+/// wanted ones are few among many, they are found from the rows that tell of them.
 pub async fn list_deliveries(database: &Database, filter: &DeliveryFilter) -> Result<Vec<Delivery>, DatabaseError> {
     let session = database.session().await?;
     let limit = filter.limit.clamp(0, LIMIT_MAX);
     let status = filter.status.map(DeliveryStatus::as_str);
-    let (source, windows) = match filter.status {
-        Some(DeliveryStatus::Pending) => (
-            "outbox_lanes AS work JOIN outbox_status AS s
-               ON work.ready_at IS NOT NULL AND s.lane_id = work.lane_id AND s.seq > work.done_seq",
-            &WINDOWS_S[WINDOWS_S.len() - 1..],
-        ),
-        _ if filter.event_ids.is_some() => ("outbox_status AS s", &WINDOWS_S[WINDOWS_S.len() - 1..]),
-        _ => ("outbox_status AS s", &WINDOWS_S[..]),
-    };
+    let (source, narrows) = source_of(filter.status);
+    let windows =
+        if narrows || filter.event_ids.is_some() { &WINDOWS_S[WINDOWS_S.len() - 1..] } else { &WINDOWS_S[..] };
     // Each filter that is not set is left out of the text, so that the planner sees only what is asked.
     let mut wanted = vec![
         "($1::float8 IS NULL OR s.created_at >= now() - make_interval(secs => $1))",
@@ -140,6 +135,31 @@ pub async fn list_deliveries(database: &Database, filter: &DeliveryFilter) -> Re
         }
     }
     Ok(deliveries)
+}
+
+/// Where deliveries in a state are looked for, and whether that leaves few of them.
+fn source_of(status: Option<DeliveryStatus>) -> (&'static str, bool) {
+    match status {
+        None | Some(DeliveryStatus::Published) => ("outbox_status AS s", false),
+        Some(DeliveryStatus::Pending) => (
+            "outbox_lanes AS work JOIN outbox_status AS s
+               ON work.ready_at IS NOT NULL AND s.lane_id = work.lane_id AND s.seq > work.done_seq",
+            true,
+        ),
+        Some(DeliveryStatus::Failed) => (
+            "outbox_dlq AS letter JOIN outbox_status AS s ON letter.state = 'dead' AND s.delivery_id = letter.delivery_id",
+            true,
+        ),
+        Some(DeliveryStatus::Skipped) => (
+            "(SELECT DISTINCT delivery_id FROM outbox_attempts WHERE ends = 'skipped') AS skipped
+               JOIN outbox_status AS s ON s.delivery_id = skipped.delivery_id",
+            true,
+        ),
+        Some(DeliveryStatus::Cancelled) => (
+            "endpoints AS removed JOIN outbox_status AS s ON removed.state = 'removed' AND s.endpoint_id = removed.endpoint_id",
+            true,
+        ),
+    }
 }
 
 /// One delivery at its newest place; None: there is none of this id (any more). A read: may be repeated.
