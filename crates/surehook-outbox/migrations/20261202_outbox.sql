@@ -487,7 +487,8 @@ COMMENT ON FUNCTION outbox_enqueue(text, text, bytea, uuid, text, text)
 -- What a person asks: where is each delivery? A delivery that was replayed is shown at its newest place.
 CREATE VIEW outbox_status AS
 SELECT d.event_id, d.aggregate_id, e.event_type, ep.url AS webhook_url,
-       CASE WHEN ended.ends IS NOT NULL THEN ended.ends
+       CASE WHEN d.seq > l.done_seq AND l.ready_at < 'infinity' THEN 'pending' -- also a dead head that was started afresh
+            WHEN ended.ends IS NOT NULL THEN ended.ends
             WHEN d.seq <= l.done_seq THEN 'cancelled'
             ELSE 'pending' END AS status,
        (SELECT count(*) FROM outbox_attempts AS a WHERE a.delivery_id = d.delivery_id AND a.outcome <> 'not_sent')::integer AS attempts,
@@ -505,7 +506,7 @@ SELECT d.event_id, d.aggregate_id, e.event_type, ep.url AS webhook_url,
   LEFT JOIN outbox_events AS e ON e.event_id = d.event_id AND e.created_at = d.event_created_at
   LEFT JOIN LATERAL (SELECT a.ends, a.created_at FROM outbox_attempts AS a
                       WHERE a.lane_id = d.lane_id AND a.seq = d.seq AND a.ends IS NOT NULL AND a.created_at >= d.created_at
-                      LIMIT 1) AS ended ON true
+                      ORDER BY a.created_at DESC LIMIT 1) AS ended ON true
  WHERE NOT EXISTS (SELECT 1 FROM outbox_deliveries AS newer
                     WHERE newer.delivery_id = d.delivery_id AND newer.lane_id = d.lane_id AND newer.seq > d.seq);
 COMMENT ON VIEW outbox_status IS 'One row per delivery: status is pending, published, failed, skipped or cancelled (its endpoint was removed).';

@@ -9,11 +9,13 @@
 pub mod address;
 pub mod clock;
 pub mod deliver;
+pub mod endpoint;
 pub mod retry;
 pub mod send;
 pub mod store;
 pub mod sweep;
 pub mod target;
+mod text_enum;
 pub mod wake;
 
 pub use deliver::{Worker, WorkerSettings};

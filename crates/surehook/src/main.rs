@@ -2,16 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
-#[derive(clap::Parser)]
-enum Program {
-    /// Runs one build of the receiver; started by it.
-    #[command(hide = true)]
-    ReceiveRunner(surehook::receive::runner::RunnerArgs),
-}
+use clap::Parser;
 
 fn main() -> ExitCode {
-    let Program::ReceiveRunner(args) = Program::parse();
-    surehook::receive::runner::main(args)
+    surehook::cli::run(surehook::cli::Cli::parse())
 }

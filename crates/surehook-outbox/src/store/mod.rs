@@ -3,8 +3,10 @@
 
 pub mod claim;
 pub mod database;
+pub mod endpoints;
 pub mod enqueue;
 pub mod migrate;
+pub mod operate;
 pub mod record;
 pub mod upkeep;
 pub mod workers;

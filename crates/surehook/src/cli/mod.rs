@@ -1,1 +1,160 @@
-//! The command line: parse, run, print, exit code.
+//! The command line: what a person types, one file per noun. Parses, runs, prints, and gives the exit code: 0 done,
+//! 1 failed, 2 wrong usage. The names are a contract; add to them, do not rename them.
+
+mod connect;
+pub mod delivery;
+pub mod dlq;
+mod doctor;
+pub mod endpoint;
+pub mod event;
+mod explain;
+mod failure;
+mod output;
+mod receive;
+pub mod repo;
+mod services;
+pub mod token;
+mod values;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use connect::{Connected, connect};
+pub use failure::CliError;
+pub use receive::{ReceiveArgs, ReceiveCommand};
+pub use services::{DemoArgs, ServeArgs, WorkerArgs};
+pub use values::{SecretArgs, Since, parse_duration_ms};
+
+use output::Out;
+
+/// git push, and the webhook arrives.
+#[derive(Debug, Parser)]
+#[command(
+    name = "surehook",
+    version,
+    about = "git push, and the webhook arrives.",
+    long_about = "surehook hosts Git repositories and tells other systems of every push: once a push is accepted, its webhook \
+                  reaches every subscribed endpoint, whatever fails in between. It needs PostgreSQL and git, and nothing else.",
+    after_help = "Examples:\n  \
+                  surehook demo                                          see it work\n  \
+                  surehook serve                                         host repositories and deliver webhooks\n  \
+                  surehook repo create team/app                          make a repository\n  \
+                  surehook endpoint add ci --repo team/app --url URL     tell a CI of its pushes\n  \
+                  surehook delivery list --state pending                 what has not arrived yet\n  \
+                  surehook doctor                                        what is wrong, and what to do\n\n\
+                  Exit codes: 0 done, 1 failed, 2 wrong usage.",
+    propagate_version = true,
+    max_term_width = 110
+)]
+pub struct Cli {
+    /// What every command understands.
+    #[command(flatten)]
+    pub globals: Globals,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command understands, before or after its name.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Globals {
+    /// The data directory: repositories, builds, and surehook's own PostgreSQL. Default: /var/lib/surehook for root, else
+    /// $XDG_DATA_HOME/surehook or ~/.local/share/surehook
+    #[arg(long, global = true, value_name = "DIR", env = "SUREHOOK_DATA")]
+    pub data: Option<PathBuf>,
+    /// Use this PostgreSQL (postgres://user:password@host/name, or host=/socket/folder user=… dbname=…) instead of an own
+    /// one in the data directory; wins over --data where both say where the database is
+    #[arg(long, global = true, value_name = "URL", env = "SUREHOOK_DATABASE_URL", hide_env_values = true)]
+    pub database_url: Option<String>,
+    /// Print JSON: a list as one array, anything else as one object; field names are those of the database
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// How log lines on standard error look
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    pub log: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Host repositories over HTTP and deliver their webhooks
+    Serve(ServeArgs),
+    /// Deliver webhooks only, on any machine that reaches the database
+    Worker(WorkerArgs),
+    /// Receive webhooks and start one build for each: the idempotent receiver
+    Receive(Box<ReceiveArgs>),
+    /// Show a push on its way to a finished build, on a fresh repository
+    Demo(DemoArgs),
+    /// Look for what is wrong, and say what to do
+    #[command(
+        after_help = "Examples:\n  surehook doctor\n  surehook doctor --json --database-url postgres://surehook@db/surehook\n\n\
+        Exit code 1 if something fails; warnings alone leave it at 0."
+    )]
+    Doctor,
+    /// Repositories: create, list, show, delete
+    #[command(subcommand)]
+    Repo(repo::RepoCommand),
+    /// Access tokens: create, list, revoke
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// Endpoints that are told: add, list, show, set, pause, resume, remove
+    #[command(subcommand)]
+    Endpoint(Box<endpoint::EndpointCommand>),
+    /// Events that happened: list, show
+    #[command(subcommand)]
+    Event(event::EventCommand),
+    /// Deliveries of events to endpoints: list, show, explain, retry, skip
+    #[command(subcommand)]
+    Delivery(delivery::DeliveryCommand),
+    /// Dead letters: list, show, replay
+    #[command(subcommand)]
+    Dlq(dlq::DlqCommand),
+}
+
+/// Runs a parsed command line: prints the result to standard output and errors to standard error.
+pub fn run(cli: Cli) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let failure = CliError::new(
+                format!("no threads could be started: {error}"),
+                "Look at the limits of this account (ulimit -u).",
+            );
+            return failure.report();
+        }
+    };
+    match runtime.block_on(dispatch(cli)) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+async fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
+    let Cli { globals, command } = cli;
+    let out = Out::new(globals.json);
+    match command {
+        Command::Serve(args) => services::serve(globals, args).await,
+        Command::Worker(args) => services::worker(globals, args).await,
+        Command::Receive(args) => receive::run(globals, *args, out).await,
+        Command::Demo(args) => services::demo(globals, args).await,
+        Command::Doctor => doctor::run(&globals, out).await,
+        Command::Repo(command) => repo::run(&globals, command, out).await,
+        Command::Token(command) => token::run(&globals, command, out).await,
+        Command::Endpoint(command) => endpoint::run(&globals, *command, out).await,
+        Command::Event(command) => event::run(&globals, command, out).await,
+        Command::Delivery(command) => delivery::run(&globals, command, out).await,
+        Command::Dlq(command) => dlq::run(&globals, command, out).await,
+    }
+}

@@ -1,1 +1,21 @@
-//! Settings: defaults, the configuration file, the environment. The only place that reads the environment.
+//! Settings: defaults, the configuration file, the environment. The only place that reads the environment, apart from the
+//! options of the command line that say so (`env = "SUREHOOK_…"`).
+#![expect(clippy::disallowed_methods, reason = "this is the door for the environment")]
+
+use std::path::PathBuf;
+
+/// Where data lies unless somebody says otherwise: `/var/lib/surehook` for root, whose home is closed to the account that
+/// PostgreSQL runs under; else `$XDG_DATA_HOME/surehook`, or `~/.local/share/surehook`.
+pub fn default_data_dir() -> PathBuf {
+    let system = PathBuf::from("/var/lib/surehook");
+    if rustix::process::geteuid().is_root() {
+        return system;
+    }
+    // The XDG base directory specification: a relative path is to be ignored.
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    match (absolute("XDG_DATA_HOME"), absolute("HOME")) {
+        (Some(data), _) => data.join("surehook"),
+        (None, Some(home)) => home.join(".local/share/surehook"),
+        (None, None) => system,
+    }
+}

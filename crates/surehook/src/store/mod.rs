@@ -3,6 +3,8 @@
 
 pub mod announce;
 pub mod repositories;
+pub mod lookup;
+pub mod tokens;
 
 use surehook_outbox::store::migrate::Migration;
 

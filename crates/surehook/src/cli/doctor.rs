@@ -1,0 +1,220 @@
+//! `surehook doctor`: looks at what surehook stands on and at its own state; each finding says what to do.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use surehook_outbox::Database;
+
+use super::connect::connect;
+use super::output::{Out, count, span_words};
+use super::{CliError, Globals};
+use crate::store::lookup::{self, Health};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    /// What was looked at.
+    check: &'static str,
+    result: Level,
+    /// What was found.
+    found: String,
+    /// What to do.
+    advice: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, result: Level::Ok, found: found.into(), advice: None }
+    }
+
+    fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, result: Level::Warn, found: found.into(), advice: Some(advice.into()) }
+    }
+
+    fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, result: Level::Fail, found: found.into(), advice: Some(advice.into()) }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    result: Level,
+    findings: Vec<Finding>,
+}
+
+/// Exit code 1 if something fails; warnings alone leave it at 0.
+pub(super) async fn run(globals: &Globals, out: Out) -> Result<ExitCode, CliError> {
+    let mut findings = Vec::new();
+    match connect(globals).await {
+        Ok(connected) => {
+            findings.push(Finding::ok("database", "reachable, and its schema is up to date"));
+            match look(&connected.database).await {
+                Ok(more) => findings.extend(more),
+                Err(error) => findings.push(Finding::fail("database", error.problem, error.advice)),
+            }
+            connected.close().await;
+        }
+        Err(error) => findings.push(Finding::fail("database", error.problem, error.advice)),
+    }
+    let worst = |level| findings.iter().any(|finding| finding.result == level);
+    let result = if worst(Level::Fail) {
+        Level::Fail
+    } else if worst(Level::Warn) {
+        Level::Warn
+    } else {
+        Level::Ok
+    };
+    let report = Report { result, findings };
+    out.one(&report, || report.findings.iter().map(line).collect::<Vec<_>>().join("\n"))?;
+    Ok(if result == Level::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn line(finding: &Finding) -> String {
+    let level = match finding.result {
+        Level::Ok => "ok  ",
+        Level::Warn => "warn",
+        Level::Fail => "fail",
+    };
+    let advice = finding.advice.as_ref().map_or_else(String::new, |advice| format!("\n      → {advice}"));
+    format!("{level}  {}: {}{advice}", finding.check, finding.found)
+}
+
+async fn look(database: &Database) -> Result<Vec<Finding>, CliError> {
+    let health = lookup::health(database).await?;
+    let mut findings = judge(&health);
+    for repository in lookup::troubled_repositories(database).await? {
+        let why = repository.reason.unwrap_or_else(|| "no reason was noted".into());
+        let found = format!("{} is {}: {why}", repository.name, repository.state);
+        findings.push(match repository.state.as_str() {
+            "creating" | "deleting" => {
+                Finding::warn("repository", found, "The serve of its storage finishes this when it starts.")
+            }
+            _ => Finding::fail("repository", found, "Look at its storage; pushes are not announced until then."),
+        });
+    }
+    for storage in lookup::storages(database).await? {
+        findings.push(Finding::ok(
+            "storage",
+            format!(
+                "{} on {} holds {}",
+                String::from_utf8_lossy(&storage.root),
+                storage.node,
+                count(storage.repositories, "repository", "repositories")
+            ),
+        ));
+    }
+    Ok(findings)
+}
+
+/// Pure: what the numbers mean.
+fn judge(health: &Health) -> Vec<Finding> {
+    let schema = health.schema_version.as_deref().unwrap_or("none");
+    let mut findings = vec![Finding::ok("PostgreSQL", format!("version {}, schema {schema}", health.server_version))];
+    let waiting_s = health.oldest_pending_at.map_or(0, |at| (health.now.as_second() - at.as_second()).max(0));
+    let waiting = span_words(waiting_s.unsigned_abs());
+    let pending = count(health.pending, "delivery", "deliveries");
+    findings.push(match (health.pending, health.workers) {
+        (0, _) => Finding::ok("pending", "nothing waits"),
+        (_, 0) => Finding::fail(
+            "pending",
+            format!("{pending} wait, the oldest for {waiting}, and no worker is running"),
+            "Start one: surehook serve, or surehook worker.",
+        ),
+        _ if waiting_s > 600 => Finding::warn(
+            "pending",
+            format!("{pending} wait, the oldest for {waiting}"),
+            "See which: surehook delivery list --state pending",
+        ),
+        _ => Finding::ok("pending", format!("{pending} under way, the oldest for {waiting}")),
+    });
+    if health.pending == 0 && health.workers == 0 {
+        findings.push(Finding::warn("workers", "none is running", "Start one: surehook serve, or surehook worker."));
+    } else if health.workers > 0 {
+        findings.push(Finding::ok("workers", format!("{} alive", health.workers)));
+    }
+    for name in &health.endpoints_paused {
+        let advice = format!("Why: surehook endpoint show {name}. Then: surehook endpoint resume {name}");
+        findings.push(Finding::warn("endpoint", format!("{name} is paused"), advice));
+    }
+    if health.lanes_blocked > 0 {
+        findings.push(Finding::warn(
+            "lanes",
+            format!("{} stopped at a dead letter", count(health.lanes_blocked, "lane has", "lanes have")),
+            "See which: surehook delivery list --state failed. Then retry, replay or skip.",
+        ));
+    }
+    findings.push(match health.dead_letters {
+        0 => Finding::ok("dead letters", "none"),
+        many => Finding::warn(
+            "dead letters",
+            count(many, "waits for an operator", "wait for an operator"),
+            "See them: surehook dlq list. Send them again: surehook dlq replay",
+        ),
+    });
+    findings.push(match health.weeks_ahead {
+        0 => Finding::fail(
+            "partitions",
+            "none ahead: nothing can be recorded after this week",
+            "Start surehook serve or worker, or run: SELECT outbox_ensure_partitions()",
+        ),
+        weeks @ 1..3 => Finding::warn(
+            "partitions",
+            format!("{weeks} weeks ahead"),
+            "A running serve or worker makes more; is one running?",
+        ),
+        weeks => Finding::ok("partitions", format!("{weeks} weeks ahead")),
+    });
+    if health.oldest_transaction_s > 300.0 {
+        findings.push(Finding::warn(
+            "transactions",
+            format!("somebody's has been open for {:.0} s", health.oldest_transaction_s),
+            "It keeps PostgreSQL from cleaning up. Find it in pg_stat_activity, by xact_start.",
+        ));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_judged() {
+        let now = jiff::Timestamp::from_second(1_800_000_000).unwrap();
+        let healthy = Health {
+            server_version: "15.8".into(),
+            schema_version: Some("1".into()),
+            endpoints_paused: Vec::new(),
+            dead_letters: 0,
+            pending: 0,
+            oldest_pending_at: None,
+            lanes_blocked: 0,
+            weeks_ahead: 8,
+            workers: 1,
+            oldest_transaction_s: 0.0,
+            now,
+        };
+        let level = |health: &Health, check| {
+            judge(health)
+                .into_iter()
+                .filter(|finding| finding.check == check)
+                .map(|finding| finding.result)
+                .collect::<Vec<_>>()
+        };
+        assert!(judge(&healthy).iter().all(|finding| finding.result == Level::Ok));
+        let old = now.checked_sub(jiff::SignedDuration::from_secs(3_600)).ok();
+        let stuck = Health { pending: 3, oldest_pending_at: old, ..healthy.clone() };
+        assert_eq!(level(&stuck, "pending"), [Level::Warn]);
+        assert_eq!(level(&Health { workers: 0, ..stuck }, "pending"), [Level::Fail]);
+        assert_eq!(level(&Health { dead_letters: 2, ..healthy.clone() }, "dead letters"), [Level::Warn]);
+        assert_eq!(level(&Health { weeks_ahead: 0, ..healthy.clone() }, "partitions"), [Level::Fail]);
+        assert_eq!(level(&Health { endpoints_paused: vec!["ci".into()], ..healthy }, "endpoint"), [Level::Warn]);
+    }
+}
