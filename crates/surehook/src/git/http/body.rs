@@ -115,8 +115,9 @@ impl RequestBody {
         Ok(Opening::More(opening.freeze()))
     }
 
+    /// Without the limit on bytes: nothing is kept of them, and the caller limits the time.
     async fn drain(&mut self) {
-        while let Some(Ok(_)) = self.next().await {}
+        while let Some(Ok(_)) = self.pieces.next().await {}
     }
 }
 
@@ -143,7 +144,7 @@ pub(super) struct Feed<'a, F> {
     pub(super) stdin: ChildStdin,
     /// Looks at each piece before git sees it.
     pub(super) inspect: F,
-    /// Called before git can notice that something is wrong with the body.
+    /// When it is cancelled, no more is read.
     pub(super) ending: &'a CancellationToken,
     pub(super) drain_max: Duration,
 }

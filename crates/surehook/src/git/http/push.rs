@@ -48,7 +48,7 @@ pub(super) async fn receive_pack(
     let settings = &inner.settings;
     let (parts, body) = request.into_parts();
     let head_bytes_max = settings.refs_per_push_max as u64 * HEAD_BYTES_PER_REF + 1024 * 1024;
-    let bytes_max = settings.pack_bytes_max.saturating_mul(2).saturating_add(head_bytes_max);
+    let bytes_max = settings.pack_bytes_max.saturating_add(head_bytes_max);
     let mut body = RequestBody::new(&parts.headers, body, bytes_max, settings.body_idle_max)?;
     let content_type = reply::result_type(Service::ReceivePack);
     let first = match body.opening(PROBE.len()).await? {
