@@ -8,23 +8,10 @@ use surehook_testkit::git::{Checkout, Sandbox};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::raw::{
-    SIDE_BAND, WAITING_HOOK, ZEROS, begin, gzip, hook, hook_begun, let_hook_go, post, push_body, read_all, read_until,
+    SIDE_BAND, WAITING_HOOK, ZEROS, begin, gzip, hook, hook_begun, let_hook_go, noise, post, push_body, read_all,
+    read_until,
 };
 use crate::server::Server;
-
-/// Bytes that no compression makes smaller.
-fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    })
-    .take(bytes / 8)
-    .flatten()
-    .collect()
-}
 
 async fn commit_noise(work: &Checkout<'_>, bytes: usize) -> String {
     std::fs::write(work.path().join("noise"), noise(bytes)).unwrap();

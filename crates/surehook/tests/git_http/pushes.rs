@@ -81,7 +81,7 @@ async fn a_client_that_knows_no_side_band_waits_too() {
     assert!(stream.try_read(&mut byte).is_err(), "nothing may be there yet");
     server.backend.open_gate();
     let answer = read_all(&mut stream).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("000eunpack ok\n0019ok refs/heads/main\n0000"));
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("000eunpack ok\n0017ok refs/heads/main\n0000"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

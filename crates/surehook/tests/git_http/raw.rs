@@ -92,11 +92,31 @@ pub(crate) async fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 /// Whether a process of this machine has this path among its arguments.
 pub(crate) fn is_used_by_a_process(path: &Path) -> bool {
+    !processes_using(path).is_empty()
+}
+
+pub(crate) fn processes_using(path: &Path) -> Vec<i32> {
     let needle = path.to_str().unwrap().as_bytes();
-    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+    let has_it = |entry: &std::fs::DirEntry| {
         let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         arguments.windows(needle.len()).any(|window| window == needle)
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().flatten().filter(has_it);
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Bytes that no compression makes smaller.
+pub(crate) fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
     })
+    .take(bytes / 8)
+    .flatten()
+    .collect()
 }
 
 /// Puts a hook into a repository on the server's disk.
