@@ -1,1 +1,15 @@
 //! Git over smart HTTP, and the git processes behind it.
+//!
+//! [`http`] serves clones, fetches and pushes; who may do what, and what happens after a push, it asks a
+//! [`backend::GitBackend`]. [`command`] is the only door to git processes, [`hosted`] makes and removes repositories on
+//! disk. [`name`], [`pktline`], [`push_request`] and [`push_answer`] are pure.
+
+pub mod backend;
+pub mod command;
+pub mod hosted;
+pub mod http;
+pub mod lock;
+pub mod name;
+pub mod pktline;
+pub mod push_answer;
+pub mod push_request;

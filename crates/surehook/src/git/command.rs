@@ -1,0 +1,387 @@
+//! The only door to git processes: what they are told, in which environment they run, and how they end.
+//!
+//! Arguments are constants; what a user can influence goes in after `--` or as the value of a configuration key. The
+//! environment is cleared, so that nothing of the server's leaks into hooks and nothing of the user's changes git.
+#![expect(clippy::disallowed_methods, reason = "this is the door")]
+
+use command_fds::CommandFdExt as _;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+
+/// Most bytes of a process's standard error that are kept; what comes first says most.
+pub const STDERR_BYTES_MAX: usize = 16 * 1024;
+const STDERR_SETTLE: Duration = Duration::from_millis(200);
+const OUTPUT_BYTES_MAX: u64 = 1024 * 1024;
+const OUTPUT_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Where git is, and what its processes see of the machine.
+#[derive(Clone, Debug)]
+pub struct GitSettings {
+    /// The program: a name to look for in `search_path`, or a path.
+    pub program: PathBuf,
+    /// `PATH` of git and its hooks.
+    pub search_path: OsString,
+    /// `HOME` of git and its hooks: an empty or absent folder, so that nobody's personal settings apply.
+    pub home: PathBuf,
+}
+
+impl Default for GitSettings {
+    fn default() -> Self {
+        Self {
+            program: "git".into(),
+            search_path: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
+            home: "/nonexistent".into(),
+        }
+    }
+}
+
+/// Starts git processes. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Git {
+    settings: Arc<GitSettings>,
+}
+
+/// Why a git command gave no result.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// The process could not be started or talked to.
+    #[error("git could not be run")]
+    Run(#[source] io::Error),
+    /// It ended with an error.
+    #[error("git {command} failed ({status}): {stderr}")]
+    Failed {
+        /// Which command.
+        command: &'static str,
+        /// How it ended.
+        status: ExitStatus,
+        /// The beginning of what it said.
+        stderr: String,
+    },
+    /// It was ended because it took too long.
+    #[error("git {0} did not end in time")]
+    Late(&'static str),
+}
+
+/// The two halves of the Git protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Clone and fetch.
+    UploadPack,
+    /// Push.
+    ReceivePack,
+}
+
+impl Service {
+    /// The name as it stands in URLs and content types.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UploadPack => "git-upload-pack",
+            Self::ReceivePack => "git-receive-pack",
+        }
+    }
+
+    fn command(self) -> &'static str {
+        match self {
+            Self::UploadPack => "upload-pack",
+            Self::ReceivePack => "receive-pack",
+        }
+    }
+}
+
+/// Which half of a request a service process answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// List refs and capabilities; reads nothing.
+    Advertise,
+    /// Answer one request read from standard input.
+    Answer,
+}
+
+/// All that a service process is told beside its service and turn.
+#[derive(Debug)]
+pub(crate) struct ServiceCall<'a> {
+    pub(crate) repository: &'a Path,
+    /// The checked `Git-Protocol` header.
+    pub(crate) protocol: Option<&'a str>,
+    pub(crate) pusher: Option<&'a str>,
+    pub(crate) config: Vec<(&'static str, String)>,
+    /// Passed on, so that it is held until the last descendant is gone.
+    pub(crate) lock: Option<OwnedFd>,
+}
+
+impl Git {
+    /// A door to this git.
+    #[must_use]
+    pub fn new(settings: GitSettings) -> Self {
+        Self { settings: Arc::new(settings) }
+    }
+
+    /// What `git --version` says.
+    ///
+    /// # Errors
+    /// git is not there or does not work.
+    pub async fn version(&self) -> Result<String, GitError> {
+        let output = self.output("--version", &[], None).await?;
+        Ok(String::from_utf8_lossy(&output).trim().to_owned())
+    }
+
+    /// Makes an empty bare repository at `path`, without templates, HEAD on `main`. Not yet on disk for good.
+    ///
+    /// # Errors
+    /// git refuses; what it made so far is left for the caller to remove.
+    pub async fn init_bare(&self, path: &Path, object_format: &str) -> Result<(), GitError> {
+        let format = format!("--object-format={object_format}");
+        let arguments =
+            ["--bare", "--quiet", "--template=", "--initial-branch=main", &format, "--"].map(OsStr::new).to_vec();
+        self.output("init", &[&arguments[..], &[path.as_os_str()]].concat(), Some(path)).await.map(drop)
+    }
+
+    /// Reads one value of a repository's own config; `None` if it is not set.
+    ///
+    /// # Errors
+    /// The config is not there or cannot be read.
+    pub async fn config_value(&self, repository: &Path, key: &'static str) -> Result<Option<String>, GitError> {
+        let file = joined("--file=", &repository.join("config"));
+        match self.output("config", &[&file, OsStr::new("--get"), OsStr::new(key)], Some(repository)).await {
+            Ok(value) => Ok(Some(String::from_utf8_lossy(&value).trim_end_matches('\n').to_owned())),
+            Err(GitError::Failed { status, .. }) if status.code() == Some(1) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets one value in a repository's own config. May be repeated.
+    ///
+    /// # Errors
+    /// The config is not there, cannot be written, or is locked by another.
+    pub async fn set_config_value(&self, repository: &Path, key: &'static str, value: &str) -> Result<(), GitError> {
+        let file = joined("--file=", &repository.join("config"));
+        self.output("config", &[&file, OsStr::new(key), OsStr::new(value)], Some(repository)).await.map(drop)
+    }
+
+    /// Removes one key from a repository's own config, if it is there.
+    ///
+    /// # Errors
+    /// As [`Self::set_config_value`].
+    pub async fn unset_config_value(&self, repository: &Path, key: &'static str) -> Result<(), GitError> {
+        let file = joined("--file=", &repository.join("config"));
+        match self.output("config", &[&file, OsStr::new("--unset-all"), OsStr::new(key)], Some(repository)).await {
+            Err(GitError::Failed { status, .. }) if status.code() == Some(5) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Starts one half of the protocol. A push is not killed when its handle is dropped, a fetch is.
+    pub(crate) fn serve(&self, service: Service, turn: Turn, call: ServiceCall<'_>) -> Result<GitProcess, GitError> {
+        let mut command = self.command(Some(call.repository), &call.config);
+        command.args([service.command(), "--stateless-rpc"]);
+        if turn == Turn::Advertise {
+            command.arg("--advertise-refs");
+        }
+        if service == Service::UploadPack {
+            command.arg("--strict");
+        }
+        command.arg("--").arg(call.repository);
+        if let Some(protocol) = call.protocol {
+            command.env("GIT_PROTOCOL", protocol);
+        }
+        if service == Service::ReceivePack {
+            // git writes this into the reflog, and would otherwise ask the machine for a name.
+            let pusher = call.pusher.unwrap_or("surehook").replace(|char: char| char.is_control(), " ");
+            command.env("GIT_COMMITTER_NAME", &pusher).env("GIT_COMMITTER_EMAIL", "surehook@localhost");
+            command.env("REMOTE_USER", &pusher);
+        }
+        command.stdin(if turn == Turn::Answer { Stdio::piped() } else { Stdio::null() });
+        if let Some(lock) = call.lock {
+            command.preserved_fds(vec![lock]);
+        }
+        let dropping =
+            if service == Service::UploadPack || turn == Turn::Advertise { Dropped::Kill } else { Dropped::Leave };
+        GitProcess::start(command, dropping).map_err(GitError::Run)
+    }
+
+    /// Runs a short command to its end.
+    async fn output(
+        &self,
+        name: &'static str,
+        arguments: &[&OsStr],
+        repository: Option<&Path>,
+    ) -> Result<Vec<u8>, GitError> {
+        let mut command = self.command(repository, &[]);
+        command.arg(name).args(arguments).stdin(Stdio::null());
+        let mut process = GitProcess::start(command, Dropped::Kill).map_err(GitError::Run)?;
+        let mut output = Vec::new();
+        let mut stdout = process.stdout.take().expect("piped at the start").take(OUTPUT_BYTES_MAX);
+        let mut stderr = process.stderr.take().expect("piped at the start");
+        let run = async {
+            stdout.read_to_end(&mut output).await?;
+            // Closed before the wait: a process that says more than that must not wait for us.
+            drop(stdout);
+            process.wait().await
+        };
+        let run = async {
+            let status = tokio::select! {
+                status = run => status,
+                never = stderr.drain() => match never {},
+            };
+            stderr.settle().await;
+            status
+        };
+        let status = tokio::time::timeout(OUTPUT_TIME_MAX, run)
+            .await
+            .map_err(|_| GitError::Late(name))?
+            .map_err(GitError::Run)?;
+        if status.success() {
+            Ok(output)
+        } else {
+            Err(GitError::Failed { command: name, status, stderr: stderr.text() })
+        }
+    }
+
+    fn command(&self, repository: Option<&Path>, config: &[(&'static str, String)]) -> Command {
+        let mut command = Command::new(&self.settings.program);
+        command
+            .env_clear()
+            .env("PATH", &self.settings.search_path)
+            .env("HOME", &self.settings.home)
+            .env("LC_ALL", "C")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_DEFAULT_REF_FORMAT", "files")
+            .current_dir("/");
+        let safe = repository.map(|path| ("safe.directory", path.as_os_str().to_owned()));
+        let given = config.iter().map(|(key, value)| (*key, OsString::from(value)));
+        let mut count = 0;
+        for (key, value) in safe.into_iter().chain(given) {
+            command.env(format!("GIT_CONFIG_KEY_{count}"), key).env(format!("GIT_CONFIG_VALUE_{count}"), value);
+            count += 1;
+        }
+        command.env("GIT_CONFIG_COUNT", count.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+/// What happens to a process whose handle is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dropped {
+    Kill,
+    Leave,
+}
+
+/// A running git with its pipes, leader of a process group of its own.
+#[derive(Debug)]
+pub(crate) struct GitProcess {
+    child: Child,
+    group: ProcessGroup,
+    dropped: Dropped,
+    pub(crate) stdin: Option<ChildStdin>,
+    pub(crate) stdout: Option<ChildStdout>,
+    pub(crate) stderr: Option<StderrHead>,
+}
+
+impl GitProcess {
+    fn start(mut command: Command, dropped: Dropped) -> io::Result<Self> {
+        let mut child = command.process_group(0).kill_on_drop(dropped == Dropped::Kill).spawn()?;
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        Ok(Self {
+            group: ProcessGroup(Arc::new(Mutex::new(pid))),
+            dropped,
+            stdin: child.stdin.take(),
+            stdout: child.stdout.take(),
+            stderr: child.stderr.take().map(|pipe| StderrHead { pipe: Some(pipe), head: Vec::new() }),
+            child,
+        })
+    }
+
+    /// Waits for the leader's end. May be cancelled and called again.
+    pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait().await;
+        self.group.forget();
+        status
+    }
+
+    /// A handle for signals that works while the process itself is borrowed.
+    pub(crate) fn group(&self) -> ProcessGroup {
+        self.group.clone()
+    }
+}
+
+impl Drop for GitProcess {
+    fn drop(&mut self) {
+        if self.dropped == Dropped::Kill {
+            self.group.signal(Signal::KILL);
+        }
+    }
+}
+
+/// Sends signals to git and what it started, as long as its number cannot have been given to another.
+#[derive(Clone, Debug)]
+pub(crate) struct ProcessGroup(Arc<Mutex<Option<Pid>>>);
+
+impl ProcessGroup {
+    /// A process that is gone already is no error.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(pid) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = kill_process_group(pid, signal);
+        }
+    }
+
+    fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// The beginning of what a process says on its standard error.
+#[derive(Debug)]
+pub(crate) struct StderrHead {
+    pipe: Option<ChildStderr>,
+    head: Vec<u8>,
+}
+
+impl StderrHead {
+    /// Reads for ever, so that the process never waits for us; to be polled beside the real work and then dropped.
+    pub(crate) async fn drain(&mut self) -> Infallible {
+        self.read_to_end().await;
+        std::future::pending().await
+    }
+
+    /// Reads what is left after the process ended, but does not wait for a descendant that keeps the pipe open.
+    pub(crate) async fn settle(&mut self) {
+        let _ = tokio::time::timeout(STDERR_SETTLE, self.read_to_end()).await;
+    }
+
+    async fn read_to_end(&mut self) {
+        while let Some(pipe) = &mut self.pipe {
+            let mut buffer = [0; 4096];
+            match read_some(pipe, &mut buffer).await {
+                Some(read) => {
+                    let room = STDERR_BYTES_MAX.saturating_sub(self.head.len());
+                    self.head.extend_from_slice(&buffer[..read.min(room)]);
+                }
+                None => self.pipe = None,
+            }
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.head).trim().to_owned()
+    }
+}
+
+async fn read_some(pipe: &mut (impl AsyncRead + Unpin), buffer: &mut [u8]) -> Option<usize> {
+    pipe.read(buffer).await.ok().filter(|read| *read > 0)
+}
+
+fn joined(flag: &str, path: &Path) -> OsString {
+    let mut argument = OsString::from(flag);
+    argument.push(path);
+    argument
+}
