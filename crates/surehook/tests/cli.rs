@@ -123,7 +123,10 @@ fn every_command_has_help_with_an_example() {
         "demo",
         "doctor",
         "repo",
+        "repo create",
         "repo list",
+        "repo show",
+        "repo delete",
         "token",
         "token create",
         "token list",
@@ -461,6 +464,42 @@ async fn dead_letters() {
         pending.as_array().unwrap().iter().rev().map(|found| text_of(&found["delivery_id"])).collect();
     assert_eq!(order, dead, "replays keep the order of the events");
     assert!(world.fails(&["dlq", "show", &Uuid::new_v4().to_string()]).0.contains("no dead letter"));
+}
+
+#[tokio::test]
+async fn repositories() {
+    let world = world().await;
+    let data = std::env::temp_dir().join(format!("surehook-cli-{}", Uuid::new_v4()));
+    let data_text = data.to_str().unwrap();
+    let repo = |arguments: &[&'static str]| {
+        let all: Vec<&str> = ["repo", "--data", data_text].into_iter().chain(arguments.iter().copied()).collect();
+        world.json(&all)
+    };
+    assert_eq!(repo(&["list"]), serde_json::json!([]));
+    let made = repo(&["create", "team/app.git"]);
+    assert_eq!(
+        (&made["name"], &made["state"], &made["origin"]),
+        (&"team/app".into(), &"active".into(), &"hosted".into())
+    );
+    assert!(data.join("repositories/team/app.git/HEAD").is_file());
+    assert_eq!(repo(&["list"])[0]["repository_id"], made["repository_id"]);
+    assert_eq!(repo(&["show", "team/app"])["object_format"], "sha1");
+    assert_eq!(repo(&["create", "--object-format", "sha256", "b"])["object_format"], "sha256");
+    let fails = |arguments: &[&str]| world.fails(&[&["repo", "--data", data_text], arguments].concat());
+    assert!(fails(&["create", "team/app"]).0.contains("already"));
+    assert!(fails(&["create", "../x"]).0.contains("no name"));
+    assert_eq!(fails(&["show", "team/ap"]).1, "Did you mean team/app?");
+    assert_eq!(std::fs::read_dir(data.join("repositories/.new")).unwrap().count(), 0, "nothing is left over");
+
+    let elsewhere = data.join("elsewhere");
+    let (problem, _) = world.fails(&["repo", "delete", "team/app", "--data", elsewhere.to_str().unwrap()]);
+    assert!(problem.contains("does not lie in"), "{problem}");
+    assert_eq!(repo(&["delete", "team/app"])["state"], "deleted");
+    assert!(!data.join("repositories/team/app.git").exists());
+    assert_eq!(repo(&["create", "team/app"])["state"], "active", "the name is free again");
+    assert!(world.text(&["doctor", "--data", data_text]).contains("holds 2 repositories"));
+    std::fs::remove_dir_all(&data).unwrap();
+    assert_eq!(world.run(&["doctor"]).status.code(), Some(1), "the storage is gone");
 }
 
 #[tokio::test]

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use surehook_outbox::Database;
 use surehook_outbox::store::migrate::{OUTBOX, migrate};
 
+use super::failure::chain;
 use super::{CliError, Globals};
+use crate::embedded::{Embedded, Role};
 use crate::store::REPOSITORIES;
 
 /// A database that was connected to for a command.
@@ -15,6 +17,7 @@ pub struct Connected {
     pub database: Database,
     /// Where it is, as the driver reads it.
     pub url: String,
+    embedded: Option<Embedded>,
 }
 
 /// A command needs few sessions.
@@ -23,11 +26,7 @@ const SESSIONS_MAX: usize = 3;
 /// Connects to the database that the options name and brings its schema up to date. Err: says what to do.
 pub async fn connect(globals: &Globals) -> Result<Connected, CliError> {
     match &globals.database_url {
-        Some(url) => {
-            let database = Database::connect(url, "surehook", SESSIONS_MAX)?;
-            bring_up_to_date(&database).await?;
-            Ok(Connected { database, url: url.clone() })
-        }
+        Some(url) => Ok(Connected { database: open_database(url).await?, url: url.clone(), embedded: None }),
         None => connect_embedded(globals).await,
     }
 }
@@ -39,12 +38,36 @@ pub(super) async fn bring_up_to_date(database: &Database) -> Result<(), CliError
     Ok(())
 }
 
-/// Where to join surehook's own PostgreSQL.
+/// Joins surehook's own PostgreSQL in the data directory; starts it for the moment if nobody runs it.
 async fn connect_embedded(globals: &Globals) -> Result<Connected, CliError> {
-    Err(CliError::new(
-        format!("surehook's own PostgreSQL in {} cannot be joined yet.", data_dir(globals).display()),
-        "Name a database with --database-url or SUREHOOK_DATABASE_URL.",
-    ))
+    let embedded = crate::embedded::open(&data_dir(globals), Role::Surehook).await.map_err(|error| {
+        CliError::new(
+            format!("surehook's own PostgreSQL cannot be used: {}.", chain(&error)),
+            "`surehook doctor` looks closer; or name another database with --database-url.",
+        )
+    })?;
+    let url = embedded.url().to_owned();
+    let database = match open_database(&url).await {
+        Ok(database) => database,
+        Err(error) => {
+            stop(&embedded).await;
+            return Err(error);
+        }
+    };
+    Ok(Connected { database, url, embedded: Some(embedded) })
+}
+
+/// A server that cannot be ended is adopted by the next one who opens the data directory: that is worth a word, no failure.
+async fn stop(embedded: &Embedded) {
+    if let Err(error) = embedded.stop().await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "PostgreSQL could not be ended");
+    }
+}
+
+async fn open_database(url: &str) -> Result<Database, CliError> {
+    let database = Database::connect(url, "surehook", SESSIONS_MAX)?;
+    bring_up_to_date(&database).await?;
+    Ok(database)
 }
 
 /// The data directory.
@@ -56,6 +79,9 @@ impl Connected {
     /// Closes the sessions, and ends the embedded server if nobody else uses it.
     pub async fn close(self) {
         self.database.close();
+        if let Some(embedded) = &self.embedded {
+            stop(embedded).await;
+        }
     }
 }
 

@@ -1,14 +1,22 @@
 //! `surehook doctor`: looks at what surehook stands on and at its own state; each finding says what to do.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use surehook_outbox::Database;
 
 use super::connect::connect;
+use super::failure::chain;
+use super::locks::stale_locks;
 use super::output::{Out, count, span_words};
 use super::{CliError, Globals};
-use crate::store::lookup::{self, Health};
+use crate::capture::storage::STORAGE_ID_FILE;
+use crate::git::command::{Git, GitSettings};
+use crate::store::lookup::{self, Health, Storage};
+use crate::store::repositories;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -51,7 +59,7 @@ struct Report {
 
 /// Exit code 1 if something fails; warnings alone leave it at 0.
 pub(super) async fn run(globals: &Globals, out: Out) -> Result<ExitCode, CliError> {
-    let mut findings = Vec::new();
+    let mut findings = vec![look_for_git().await];
     match connect(globals).await {
         Ok(connected) => {
             findings.push(Finding::ok("database", "reachable, and its schema is up to date"));
@@ -100,15 +108,45 @@ async fn look(database: &Database) -> Result<Vec<Finding>, CliError> {
         });
     }
     for storage in lookup::storages(database).await? {
-        findings.push(Finding::ok(
+        findings.extend(look_at_storage(database, &storage).await?);
+    }
+    Ok(findings)
+}
+
+async fn look_for_git() -> Finding {
+    match Git::new(GitSettings::default()).version().await {
+        Ok(version) => Finding::ok("git", version),
+        Err(error) => Finding::fail("git", chain(&error), "Install git (on Debian and Ubuntu: apt-get install git)."),
+    }
+}
+
+/// A storage of another machine is only named; of one of this machine, the locks that a killed git left are named too.
+async fn look_at_storage(database: &Database, storage: &Storage) -> Result<Vec<Finding>, CliError> {
+    let root = Path::new(OsStr::from_bytes(&storage.root));
+    let holds = count(storage.repositories, "repository", "repositories");
+    let place = format!("{} on {}", root.display(), storage.node);
+    let here = storage.node == crate::config::node_name();
+    if !here {
+        return Ok(vec![Finding::ok("storage", format!("{place} holds {holds}; not looked at from this machine"))]);
+    }
+    let id = std::fs::read_to_string(root.join(STORAGE_ID_FILE)).ok().and_then(|text| text.trim().parse().ok());
+    if id != Some(storage.storage_id) {
+        return Ok(vec![Finding::fail(
             "storage",
-            format!(
-                "{} on {} holds {}",
-                String::from_utf8_lossy(&storage.root),
-                storage.node,
-                count(storage.repositories, "repository", "repositories")
-            ),
-        ));
+            format!("{place} holds {holds}, but the folder is not there or is another one"),
+            "Is its volume mounted? Nothing in it is served or announced until then.",
+        )]);
+    }
+    let mut findings = vec![Finding::ok("storage", format!("{place} holds {holds}"))];
+    for repository in repositories::list_of_storage(database, storage.storage_id).await? {
+        for lock in stale_locks(&repository.git_dir(root)) {
+            findings.push(Finding::warn(
+                "lock",
+                format!("{} is older than a minute and blocks its ref in {}", lock.display(), repository.name),
+                "A killed git may have left it. A running serve removes those of hosted repositories; else remove it \
+                 when no git works there.",
+            ));
+        }
     }
     Ok(findings)
 }

@@ -15,7 +15,7 @@ use super::connect::with_database;
 use super::output::{Out, cell, count, properties, span_words, table, when, when_or};
 use super::values::{SecretArgs, header_map, parse_header, parse_ms, parse_s, read_secret_file};
 use super::{CliError, Globals};
-use crate::store::lookup;
+use crate::store::{lookup, repositories};
 
 /// Endpoints.
 #[derive(Debug, Subcommand)]
@@ -350,8 +350,8 @@ async fn scope(
         };
     }
     let name = repo.strip_suffix(".git").unwrap_or(&repo);
-    match lookup::living_repository_id(database, name).await? {
-        Some(id) => Ok(Some(Scope::Aggregate(id.to_string()))),
+    match repositories::find_by_name(database, name).await? {
+        Some(found) => Ok(Some(Scope::Aggregate(found.repository_id.to_string()))),
         None => Err(unknown_repository(database, name).await?),
     }
 }

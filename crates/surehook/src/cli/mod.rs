@@ -9,6 +9,7 @@ pub mod endpoint;
 pub mod event;
 mod explain;
 mod failure;
+mod locks;
 mod output;
 mod receive;
 pub mod repo;

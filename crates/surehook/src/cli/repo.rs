@@ -1,22 +1,301 @@
-//! `surehook repo`: repositories.
+//! `surehook repo`: hosted repositories, made, looked at and removed. Works on the data directory of this machine and on
+//! the database, whether `serve` is running or not.
 
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use jiff::Timestamp;
+use serde::Serialize;
+use surehook_outbox::Database;
+use surehook_outbox::store::operate::database_time;
+use uuid::Uuid;
 
-use super::output::Out;
-use super::services::not_wired;
+use super::connect::{data_dir, with_database};
+use super::endpoint::unknown_repository;
+use super::failure::chain;
+use super::output::{Out, cell, properties, table, when, when_or};
 use super::{CliError, Globals};
+use crate::capture::storage::read_or_create_id;
+use crate::git::backend::ObjectFormat;
+use crate::git::command::{Git, GitSettings};
+use crate::git::hosted::{HostedError, HostedRepositories};
+use crate::git::name::RepoName;
+use crate::store::repositories::{self, Inserted, NewRepository, Origin, Repository, RepositoryState};
 
 /// Repositories.
 #[derive(Debug, Subcommand)]
 pub enum RepoCommand {
+    /// Make an empty repository
+    #[command(after_help = "Examples:\n  \
+        surehook repo create app\n  \
+        surehook repo create team/app\n\n\
+        Then: git push http://127.0.0.1:8080/team/app.git main, with a token from `surehook token create --push team/app`.")]
+    Create {
+        /// Its name; groups are separated by slashes
+        name: String,
+        /// The hash of its object ids
+        #[arg(long, value_name = "HASH", default_value = "sha1", value_parser = ["sha1", "sha256"])]
+        object_format: String,
+    },
     /// List repositories, by name
     #[command(after_help = "Example:\n  surehook repo list --json")]
     List,
+    /// Show a repository
+    #[command(after_help = "Example:\n  surehook repo show team/app")]
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Delete a repository with all that was pushed to it
+    #[command(after_help = "Examples:\n  surehook repo delete team/app\n  surehook repo delete team/app --yes\n\n\
+        On a terminal it asks first. Events that were told already stay readable, and go out to the end.")]
+    Delete {
+        /// Its name
+        name: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// A row of `repositories`, with the names of its columns.
+#[derive(Serialize)]
+struct Shown {
+    repository_id: Uuid,
+    name: String,
+    state: &'static str,
+    state_reason: Option<String>,
+    origin: &'static str,
+    object_format: String,
+    storage_id: Uuid,
+    path: String,
+    last_sequence: i64,
+    sequence_epoch: Uuid,
+    last_commit_sha: Option<String>,
+    last_pushed_at: Option<Timestamp>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+impl From<Repository> for Shown {
+    fn from(repository: Repository) -> Self {
+        Self {
+            repository_id: repository.repository_id,
+            name: repository.name,
+            state: repository.state.as_str(),
+            state_reason: repository.state_reason,
+            origin: repository.origin.as_str(),
+            object_format: repository.object_format,
+            storage_id: repository.storage_id,
+            path: String::from_utf8_lossy(&repository.path).into_owned(),
+            last_sequence: repository.last_sequence,
+            sequence_epoch: repository.sequence_epoch,
+            last_commit_sha: repository.last_commit_sha,
+            last_pushed_at: repository.last_pushed_at,
+            created_at: repository.created_at,
+            updated_at: repository.updated_at,
+        }
+    }
 }
 
 pub(super) async fn run(globals: &Globals, command: RepoCommand, out: Out) -> Result<ExitCode, CliError> {
-    let _ = (globals, command, out);
-    Err(not_wired("repo"))
+    with_database(globals, async |database| match command {
+        RepoCommand::Create { name, object_format } => {
+            let name = parse_name(&name)?;
+            let format = if object_format == "sha256" { ObjectFormat::Sha256 } else { ObjectFormat::Sha1 };
+            let storage = Storage::of_this_machine(globals, database).await?;
+            let id = create(database, &storage, &name, format).await?;
+            let shown = Shown::from(find(database, name.as_str()).await?);
+            out.one(&shown, || {
+                format!(
+                    "Repository {name} is there ({id}).\nPush to it at http://ADDRESS/{name}.git, where ADDRESS is that of \
+                     `surehook serve`.\nA password for that: surehook token create --push {name}"
+                )
+            })
+        }
+        RepoCommand::List => list(database, out).await,
+        RepoCommand::Show { name } => {
+            let shown = Shown::from(find(database, &name).await?);
+            let now = database_time(database).await?;
+            out.one(&shown, || words(&shown, now))
+        }
+        RepoCommand::Delete { name, yes } => {
+            let repository = find(database, &name).await?;
+            let name = repository.name.clone();
+            if !yes && !confirmed(&name) {
+                return Err(CliError::new("Nothing was deleted.", "Answer with the name, or say --yes."));
+            }
+            delete(globals, database, repository).await?;
+            let result = serde_json::json!({ "name": name, "state": "deleted" });
+            out.one(&result, || format!("Repository {name} is deleted."))
+        }
+    })
+    .await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The storage root below the data directory of this machine.
+struct Storage {
+    storage_id: Uuid,
+    hosted: HostedRepositories,
+}
+
+impl Storage {
+    async fn of_this_machine(globals: &Globals, database: &Database) -> Result<Self, CliError> {
+        let root: PathBuf = data_dir(globals).join("repositories");
+        let unusable = |error: std::io::Error| {
+            CliError::new(
+                format!("The folder of the repositories, {}, cannot be used: {error}.", root.display()),
+                "Run this as the account that runs `surehook serve`, with the same --data.",
+            )
+        };
+        std::fs::create_dir_all(&root).map_err(unusable)?;
+        let root = root.canonicalize().map_err(unusable)?;
+        let storage_id = read_or_create_id(&root).map_err(unusable)?;
+        use std::os::unix::ffi::OsStrExt;
+        repositories::register_storage(database, storage_id, &crate::config::node_name(), root.as_os_str().as_bytes())
+            .await?;
+        Ok(Self { storage_id, hosted: HostedRepositories::new(root, Git::new(GitSettings::default())) })
+    }
+}
+
+fn parse_name(name: &str) -> Result<RepoName, CliError> {
+    RepoName::parse(name).map_err(|error| {
+        CliError::new(format!("{name:?} is no name for a repository: {error}."), "For example: team/app")
+    })
+}
+
+async fn find(database: &Database, name: &str) -> Result<Repository, CliError> {
+    let name = name.strip_suffix(".git").unwrap_or(name);
+    match repositories::find_by_name(database, name).await? {
+        Some(repository) => Ok(repository),
+        None => Err(unknown_repository(database, name).await?),
+    }
+}
+
+/// On disk under a temporary name, then the row, then its place: start-up finishes what is left half made.
+async fn create(
+    database: &Database,
+    storage: &Storage,
+    name: &RepoName,
+    object_format: ObjectFormat,
+) -> Result<Uuid, CliError> {
+    let id = Uuid::new_v4();
+    let made = storage.hosted.create(id, object_format).await.map_err(|error| on_disk(&error))?;
+    let path = name.relative_path();
+    use std::os::unix::ffi::OsStrExt;
+    let new = NewRepository {
+        repository_id: id,
+        name: name.as_str(),
+        storage_id: storage.storage_id,
+        path: path.as_os_str().as_bytes(),
+        origin: Origin::Hosted,
+        object_format: object_format.as_str(),
+    };
+    match repositories::insert_creating(database, &new).await {
+        Ok(Inserted::Created) => {}
+        refused => {
+            // Should this fail too, start-up discards what no row tells of.
+            let _ = storage.hosted.discard(made).await;
+            return Err(match refused {
+                Err(error) => error.into(),
+                Ok(_) => CliError::new(
+                    format!("There is a repository {name} already."),
+                    format!("Look at it with: surehook repo show {name}"),
+                ),
+            });
+        }
+    }
+    if let Err(error) = storage.hosted.publish(&made, name).await {
+        repositories::mark_deleting(database, id).await?;
+        let _ = storage.hosted.discard(made).await;
+        repositories::mark_deleted(database, id).await?;
+        return Err(on_disk(&error));
+    }
+    repositories::mark_active(database, id).await?;
+    Ok(id)
+}
+
+/// The row first, so that nobody is let in any more; then away from its place; then removed.
+async fn delete(globals: &Globals, database: &Database, repository: Repository) -> Result<(), CliError> {
+    if repository.origin == Origin::Imported {
+        return Err(CliError::new(
+            format!("{} was imported; surehook does not delete what it has not made.", repository.name),
+            "Remove it where it lies.",
+        ));
+    }
+    let storage = Storage::of_this_machine(globals, database).await?;
+    if storage.storage_id != repository.storage_id {
+        return Err(CliError::new(
+            format!("{} does not lie in {}.", repository.name, data_dir(globals).display()),
+            "Run this on the machine that serves it, with the same --data; `surehook doctor` lists the storages.",
+        ));
+    }
+    let name = parse_name(&repository.name)?;
+    repositories::mark_deleting(database, repository.repository_id).await?;
+    match storage.hosted.withdraw(&name, repository.repository_id).await {
+        Ok(gone) => storage.hosted.erase(&gone).await.map_err(|error| on_disk(&error))?,
+        // It never got to its place, or is gone already: then there is nothing to remove.
+        Err(HostedError::Foreign { path, .. }) if !path.exists() => {}
+        Err(error) => return Err(on_disk(&error)),
+    }
+    repositories::mark_deleted(database, repository.repository_id).await?;
+    Ok(())
+}
+
+fn on_disk(error: &HostedError) -> CliError {
+    CliError::new(
+        format!("The repository on disk could not be changed: {}.", chain(error)),
+        "Is git installed, is there space, and is this the account that runs `surehook serve`?",
+    )
+}
+
+/// On a terminal the name must be typed; elsewhere nobody can be asked, and the command is meant as it stands.
+fn confirmed(name: &str) -> bool {
+    if !std::io::stdin().is_terminal() {
+        return true;
+    }
+    eprint!("This deletes {name} and all that was pushed to it. Type its name to go on: ");
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).is_ok() && line.trim() == name
+}
+
+async fn list(database: &Database, out: Out) -> Result<(), CliError> {
+    let shown: Vec<Shown> = repositories::list(database).await?.into_iter().map(Shown::from).collect();
+    let now = database_time(database).await?;
+    out.list(&shown, "There are no repositories. Make one with: surehook repo create NAME", || {
+        let mut table = table(&["NAME", "STATE", "LAST PUSH", "LAST COMMIT", "EVENTS", "CREATED"]);
+        for repository in &shown {
+            table.add_row([
+                repository.name.clone(),
+                repository.state.to_owned(),
+                when_or(repository.last_pushed_at, now, "never"),
+                repository.last_commit_sha.as_deref().map_or("-".into(), |sha| cell(sha, 13)),
+                repository.last_sequence.to_string(),
+                when(repository.created_at, now),
+            ]);
+        }
+        table
+    })
+}
+
+fn words(shown: &Shown, now: Timestamp) -> String {
+    let mut rows = vec![
+        ("name", shown.name.clone()),
+        ("id", shown.repository_id.to_string()),
+        ("state", shown.state.to_owned()),
+        ("origin", shown.origin.to_owned()),
+        ("path", cell(&shown.path, 300)),
+        ("object ids", shown.object_format.clone()),
+        ("last push", when_or(shown.last_pushed_at, now, "never")),
+        ("last commit", shown.last_commit_sha.clone().unwrap_or_else(|| "-".into())),
+        ("events", shown.last_sequence.to_string()),
+        ("created", when(shown.created_at, now)),
+    ];
+    if shown.state != RepositoryState::Active.as_str() {
+        rows.insert(3, ("why", shown.state_reason.clone().unwrap_or_else(|| "-".into())));
+    }
+    properties(&rows)
 }

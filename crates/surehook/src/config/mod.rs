@@ -19,3 +19,8 @@ pub fn default_data_dir() -> PathBuf {
         (None, None) => system,
     }
 }
+
+/// What this machine calls itself, for people who look at more than one.
+pub fn node_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

@@ -17,18 +17,6 @@ pub async fn repository_id(database: &Database, name: &str) -> Result<Option<Uui
     Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
 
-/// The id of a repository that exists now.
-pub async fn living_repository_id(database: &Database, name: &str) -> Result<Option<Uuid>, DatabaseError> {
-    let session = database.session().await?;
-    let row = session
-        .query_opt(
-            "SELECT repository_id FROM repositories WHERE name = $1 AND state NOT IN ('deleting', 'deleted', 'detached')",
-            &[&name],
-        )
-        .await?;
-    Ok(row.map(|row| row.try_get(0)).transpose()?)
-}
-
 /// Names of repositories by id, for endpoints of one repository.
 pub async fn repository_names(database: &Database) -> Result<Vec<(Uuid, String)>, DatabaseError> {
     let session = database.session().await?;
@@ -102,22 +90,6 @@ pub async fn storages(database: &Database) -> Result<Vec<Storage>, DatabaseError
             })
         })
         .collect()
-}
-
-/// Hosted and imported repositories that lie on a node: storage root, path, name.
-pub async fn repository_paths(
-    database: &Database,
-    storage_id: Uuid,
-) -> Result<Vec<(Vec<u8>, String, bool)>, DatabaseError> {
-    let session = database.session().await?;
-    let rows = session
-        .query(
-            "SELECT path, name, origin = 'imported' FROM repositories WHERE storage_id = $1 AND state NOT IN ('deleted', 'detached')
-              ORDER BY name LIMIT 10000",
-            &[&storage_id],
-        )
-        .await?;
-    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))).collect()
 }
 
 /// The state of the database, as `doctor` judges it.
