@@ -503,6 +503,15 @@ async fn repositories() {
 }
 
 #[tokio::test]
+async fn builds_of_the_receiver() {
+    let world = world().await;
+    assert_eq!(world.json(&["receive", "list"]), serde_json::json!([]));
+    assert!(world.text(&["receive", "list", "--limit", "3"]).contains("Nothing was built"));
+    assert!(world.fails(&["receive", "log", "17"]).0.contains("no build 17"));
+    assert_eq!(world.run(&["receive", "--secret", "s", "list"]).status.code(), Some(2));
+}
+
+#[tokio::test]
 async fn doctor_says_what_is_wrong_and_what_to_do() {
     let world = world().await;
     let report = world.json(&["doctor"]);

@@ -8,7 +8,7 @@ use surehook_outbox::store::migrate::{OUTBOX, migrate};
 use super::failure::chain;
 use super::{CliError, Globals};
 use crate::embedded::{Embedded, Role};
-use crate::store::REPOSITORIES;
+use crate::store::{INBOX, REPOSITORIES};
 
 /// A database that was connected to for a command.
 #[derive(Debug)]
@@ -25,29 +25,27 @@ const SESSIONS_MAX: usize = 3;
 
 /// Connects to the database that the options name and brings its schema up to date. Err: says what to do.
 pub async fn connect(globals: &Globals) -> Result<Connected, CliError> {
-    match &globals.database_url {
-        Some(url) => Ok(Connected { database: open_database(url).await?, url: url.clone(), embedded: None }),
-        None => connect_embedded(globals).await,
+    connect_as(globals, Role::Surehook).await
+}
+
+/// The same for the receiver, which has a database of its own: `surehook_receive` of surehook's own PostgreSQL, or the one
+/// that the URL names.
+pub async fn connect_receive(globals: &Globals) -> Result<Connected, CliError> {
+    connect_as(globals, Role::Receive).await
+}
+
+async fn connect_as(globals: &Globals, role: Role) -> Result<Connected, CliError> {
+    if let Some(url) = &globals.database_url {
+        return Ok(Connected { database: open_database(url, role).await?, url: url.clone(), embedded: None });
     }
-}
-
-/// Applies every step of the schema that is missing.
-pub(super) async fn bring_up_to_date(database: &Database) -> Result<(), CliError> {
-    migrate(database, "outbox", OUTBOX).await?;
-    migrate(database, "repositories", REPOSITORIES).await?;
-    Ok(())
-}
-
-/// Joins surehook's own PostgreSQL in the data directory; starts it for the moment if nobody runs it.
-async fn connect_embedded(globals: &Globals) -> Result<Connected, CliError> {
-    let embedded = crate::embedded::open(&data_dir(globals), Role::Surehook).await.map_err(|error| {
+    let embedded = crate::embedded::open(&data_dir(globals), role).await.map_err(|error| {
         CliError::new(
             format!("surehook's own PostgreSQL cannot be used: {}.", chain(&error)),
             "`surehook doctor` looks closer; or name another database with --database-url.",
         )
     })?;
     let url = embedded.url().to_owned();
-    let database = match open_database(&url).await {
+    let database = match open_database(&url, role).await {
         Ok(database) => database,
         Err(error) => {
             stop(&embedded).await;
@@ -64,9 +62,17 @@ async fn stop(embedded: &Embedded) {
     }
 }
 
-async fn open_database(url: &str) -> Result<Database, CliError> {
+async fn open_database(url: &str, role: Role) -> Result<Database, CliError> {
     let database = Database::connect(url, "surehook", SESSIONS_MAX)?;
-    bring_up_to_date(&database).await?;
+    match role {
+        Role::Surehook => {
+            migrate(&database, "outbox", OUTBOX).await?;
+            migrate(&database, "repositories", REPOSITORIES).await?;
+        }
+        Role::Receive => {
+            migrate(&database, "inbox", INBOX).await?;
+        }
+    }
     Ok(database)
 }
 
@@ -90,7 +96,21 @@ pub(super) async fn with_database<T>(
     globals: &Globals,
     work: impl AsyncFnOnce(&Database) -> Result<T, CliError>,
 ) -> Result<T, CliError> {
-    let connected = connect(globals).await?;
+    with(connect(globals).await?, work).await
+}
+
+/// The same with the database of the receiver.
+pub(super) async fn with_receive_database<T>(
+    globals: &Globals,
+    work: impl AsyncFnOnce(&Database) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    with(connect_receive(globals).await?, work).await
+}
+
+async fn with<T>(
+    connected: Connected,
+    work: impl AsyncFnOnce(&Database) -> Result<T, CliError>,
+) -> Result<T, CliError> {
     let result = work(&connected.database).await;
     connected.close().await;
     result

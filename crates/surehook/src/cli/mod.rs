@@ -22,13 +22,15 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use connect::{Connected, connect};
+pub use connect::{Connected, connect, connect_receive};
 pub use failure::CliError;
 pub use receive::{ReceiveArgs, ReceiveCommand};
 pub use services::{DemoArgs, ServeArgs, WorkerArgs};
 pub use values::{SecretArgs, Since, parse_duration_ms};
 
 use output::Out;
+
+use crate::receive::runner::{self, RunnerArgs};
 
 /// git push, and the webhook arrives.
 #[derive(Debug, Parser)]
@@ -122,10 +124,17 @@ pub enum Command {
     /// Dead letters: list, show, replay
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),
+    /// Runs one build of the receiver; started by it.
+    #[command(hide = true)]
+    ReceiveRunner(RunnerArgs),
 }
 
 /// Runs a parsed command line: prints the result to standard output and errors to standard error.
 pub fn run(cli: Cli) -> ExitCode {
+    // The runner of a build is a small process without threads of its own.
+    if let Command::ReceiveRunner(args) = cli.command {
+        return runner::main(args);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -157,5 +166,6 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Event(command) => event::run(&globals, command, out).await,
         Command::Delivery(command) => delivery::run(&globals, command, out).await,
         Command::Dlq(command) => dlq::run(&globals, command, out).await,
+        Command::ReceiveRunner(args) => Ok(runner::main(args)),
     }
 }

@@ -46,6 +46,14 @@ impl Out {
         if self.json { self.json_value(item) } else { print(&words()) }
     }
 
+    /// A file as it is.
+    pub(super) fn copy(self, file: &mut std::fs::File) -> io::Result<()> {
+        match io::copy(file, &mut io::stdout().lock()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     fn json_value<T: Serialize>(self, value: &T) -> Result<(), CliError> {
         let text = serde_json::to_string_pretty(value)
             .map_err(|error| CliError::new(format!("The result is no JSON: {error}."), "Please report this."))?;

@@ -1,15 +1,22 @@
 //! `surehook receive`: the options of the receiver, and what it has built.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
+use surehook_outbox::Database;
+use surehook_outbox::store::operate::database_time;
 
-use super::output::Out;
+use super::connect::with_receive_database;
+use super::output::{Out, cell, span_words, table, when};
 use super::services::not_wired;
 use super::values::{SecretArgs, parse_duration_ms};
 use super::{CliError, Globals};
+use crate::store::inbox::{self, Build};
 
 /// Options of `receive`.
 #[derive(Clone, Debug, Args)]
@@ -68,6 +75,87 @@ pub enum ReceiveCommand {
 }
 
 pub(super) async fn run(globals: Globals, args: ReceiveArgs, out: Out) -> Result<ExitCode, CliError> {
-    let _ = (globals, args, out);
-    Err(not_wired("receive"))
+    match args.command {
+        None => Err(not_wired("receive")),
+        Some(ReceiveCommand::List { limit }) => {
+            with_receive_database(&globals, async |database| list(database, limit, out).await).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(ReceiveCommand::Log { build_id }) => {
+            with_receive_database(&globals, async |database| log(database, build_id, out).await).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
+
+async fn list(database: &Database, limit: i64, out: Out) -> Result<(), CliError> {
+    let builds = inbox::list(database, limit).await?;
+    let now = database_time(database).await?;
+    out.list(&builds, "Nothing was built yet.", || {
+        let mut table =
+            table(&["BUILD", "STATE", "EXIT", "REPOSITORY", "REF", "COMMIT", "RECEIVED", "TOOK", "ATTEMPT"]);
+        for build in &builds {
+            let took = build.duration_ms.map_or("-".into(), |ms| match ms {
+                0..1_000 => format!("{ms} ms"),
+                _ => span_words(ms.unsigned_abs() / 1_000),
+            });
+            table.add_row([
+                build.build_id.to_string(),
+                build.state.clone(),
+                exit_words(build),
+                cell(build.repository.as_deref().unwrap_or("-"), 40),
+                cell(&build.ref_name, 40),
+                cell(build.commit.as_deref().unwrap_or("-"), 12),
+                when(build.received_at, now),
+                took,
+                build.attempt.to_string(),
+            ]);
+        }
+        table
+    })
+}
+
+fn exit_words(build: &Build) -> String {
+    match (build.exit_code, build.exit_signal) {
+        _ if build.timed_out => "too long".into(),
+        (Some(code), _) => code.to_string(),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "-".into(),
+    }
+}
+
+#[derive(Serialize)]
+struct Logged {
+    #[serde(flatten)]
+    build: Build,
+    /// The end of the log.
+    log_text: String,
+}
+
+async fn log(database: &Database, build_id: i64, out: Out) -> Result<(), CliError> {
+    let Some(build) = inbox::find(database, build_id).await? else {
+        return Err(CliError::new(format!("There is no build {build_id}."), "List them with: surehook receive list"));
+    };
+    let Some(path) = build.log.clone() else {
+        return Err(CliError::new(format!("Build {build_id} has not begun."), "Look again in a moment."));
+    };
+    let unreadable = |error: std::io::Error| {
+        CliError::new(
+            format!("The log of build {build_id}, {}, cannot be read: {error}.", path.display()),
+            "It lies on the machine of the receiver, readable for the account that runs it.",
+        )
+    };
+    let mut file = File::open(&path).map_err(unreadable)?;
+    if !out.is_json() {
+        return out.copy(&mut file).map_err(unreadable);
+    }
+    let length = file.metadata().map_err(unreadable)?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(JSON_LOG_BYTES_MAX))).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(JSON_LOG_BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
+    let logged = Logged { build, log_text: String::from_utf8_lossy(&bytes).into_owned() };
+    out.one(&logged, String::new)
+}
+
+/// A log may have a gigabyte; in JSON it is cut to its last MiB.
+const JSON_LOG_BYTES_MAX: u64 = 1 << 20;
