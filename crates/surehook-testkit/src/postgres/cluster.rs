@@ -5,7 +5,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{BufRead as _, BufReader},
-    os::unix::process::CommandExt as _,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -73,6 +73,7 @@ impl Cluster {
         let account = unprivileged();
         let folder = tempfile::Builder::new()
             .prefix("shpg-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
             .tempdir_in(roomy_folder())
             .expect("a temporary folder for PostgreSQL")
             .keep();
