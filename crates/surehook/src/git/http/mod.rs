@@ -26,8 +26,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::backend::{Access, GitBackend, Granted, Origin};
-use super::command::{Git, GitProcess, Service, ServiceCall, Turn};
+use super::command::{Git, Service, ServiceCall, Turn};
 use super::lock::{self, Locked};
+use super::process::GitProcess;
 use reply::Refused;
 use request::Caller;
 use route::{Kind, Route};
