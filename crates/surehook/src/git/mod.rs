@@ -11,5 +11,6 @@ pub mod http;
 pub mod lock;
 pub mod name;
 pub mod pktline;
+mod process;
 pub mod push_answer;
 pub mod push_request;

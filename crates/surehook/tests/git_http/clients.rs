@@ -3,7 +3,7 @@
 use surehook::git::backend::ObjectFormat;
 use surehook_testkit::git::Sandbox;
 
-use crate::raw::{gzip, plain, post, push_body};
+use crate::raw::{feed, gzip, plain, post, push_body};
 use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,10 +69,13 @@ async fn many_refs_make_compressed_requests() {
     let (server, sandbox) = (Server::start().await, Sandbox::new());
     let path = server.create("x").await;
     let work = sandbox.init("work").await;
-    for number in 0..500 {
-        work.ok(["commit", "--quiet", "--allow-empty", "--message", &number.to_string()]).await;
-        work.ok(["tag", &format!("v{number}")]).await;
-    }
+    let history: String = (0..500)
+        .map(|number| {
+            let commit = "commit refs/heads/main\ncommitter A <a@example.org> 1700000000 +0000\ndata 4\ntext\n";
+            format!("{commit}\nreset refs/tags/v{number}\nfrom refs/heads/main\n\n")
+        })
+        .collect();
+    feed(&work, &["fast-import", "--quiet"], history.as_bytes()).await;
     work.ok(["push", "--quiet", "--tags", &server.url("x"), "main"]).await;
     sandbox.ok(["-c", "protocol.version=0", "clone", "--quiet", "--mirror", &server.open_url("x"), "mirror"]).await;
     sandbox.ok(["clone", "--quiet", "--mirror", &server.open_url("x"), "mirror2"]).await;

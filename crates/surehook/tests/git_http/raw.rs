@@ -71,16 +71,19 @@ pub(crate) async fn read_until(stream: &mut TcpStream, is_there: impl Fn(&str) -
 
 /// The body of a push that creates `reference` at `new` in an empty repository.
 pub(crate) async fn push_body(checkout: &Checkout<'_>, reference: &str, new: &str, capabilities: &str) -> Vec<u8> {
-    let mut child = checkout
-        .command(["pack-objects", "--stdout", "--revs", "--quiet"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(format!("{new}\n").as_bytes()).await.unwrap();
-    let pack = child.wait_with_output().await.unwrap().stdout;
+    let pack = feed(checkout, &["pack-objects", "--stdout", "--revs", "--quiet"], format!("{new}\n").as_bytes()).await;
     let command = packet(format!("{ZEROS} {new} {reference}\0{capabilities}").as_bytes());
     [&command[..], FLUSH, &pack].concat()
+}
+
+/// Runs git with this input, and gives its output.
+pub(crate) async fn feed(checkout: &Checkout<'_>, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+    let mut command = checkout.command(arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).await.unwrap();
+    let output = child.wait_with_output().await.unwrap();
+    assert!(output.status.success(), "git {arguments:?}");
+    output.stdout
 }
 
 pub(crate) async fn gzip(bytes: &[u8]) -> Vec<u8> {

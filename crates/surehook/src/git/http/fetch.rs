@@ -15,8 +15,8 @@ use super::reply::{self, Refused};
 use super::request::{Caller, Version};
 use super::{GitService, Service, Turn};
 use crate::git::backend::Granted;
-use crate::git::command::GitProcess;
 use crate::git::pktline::{self, Decoder, FLUSH};
+use crate::git::process::GitProcess;
 
 const PIECE_BYTES: usize = 64 * 1024;
 /// A failed answer that is no longer than this is looked through: it may be git's own, complete, word of refusal.

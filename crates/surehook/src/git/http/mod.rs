@@ -1,7 +1,7 @@
 //! The Git server: clone, fetch and push over smart HTTP.
 //!
-//! A request is taken apart ([`route`]), allowed or refused by the backend, given a slot for a git process ([`slots`]),
-//! and answered by it ([`fetch`], [`push`]). A git process runs in a task of its own, so that a client that leaves
+//! A request is taken apart (`route`), allowed or refused by the backend, given a slot for a git process (`slots`),
+//! and answered by it (`fetch`, `push`). A git process runs in a task of its own, so that a client that leaves
 //! cannot stop a push between the refs and their announcement. This module opens no socket: it gives a router.
 
 mod body;
@@ -26,8 +26,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::backend::{Access, GitBackend, Granted, Origin};
-use super::command::{Git, GitProcess, Service, ServiceCall, Turn};
+use super::command::{Git, Service, ServiceCall, Turn};
 use super::lock::{self, Locked};
+use super::process::GitProcess;
 use reply::Refused;
 use request::Caller;
 use route::{Kind, Route};

@@ -21,8 +21,8 @@ use super::reply::{self, Refused};
 use super::request::Caller;
 use super::{GitService, Service, Turn};
 use crate::git::backend::{Granted, PushHints, PushOutcome};
-use crate::git::command::{GitProcess, ProcessGroup};
 use crate::git::pktline::{self, EMPTY_PROGRESS, FLUSH};
+use crate::git::process::{GitProcess, ProcessGroup};
 use crate::git::push_answer::{AnswerFilter, Ending, Exit};
 use crate::git::push_request::{Framing, HeadError, HeadLimits, HeadParser, Progress, PushHead};
 
