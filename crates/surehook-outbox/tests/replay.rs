@@ -15,7 +15,8 @@ use uuid::Uuid;
 
 async fn head(outbox: &Outbox) -> Uuid {
     let sql = "SELECT delivery_id FROM outbox_status WHERE status = 'pending' AND is_head";
-    surehook_testkit::eventually(SOON, async || outbox.sql.query_opt(sql, &[]).await.unwrap().map(|row| row.get(0))).await
+    surehook_testkit::eventually(SOON, async || outbox.sql.query_opt(sql, &[]).await.unwrap().map(|row| row.get(0)))
+        .await
 }
 
 #[tokio::test]

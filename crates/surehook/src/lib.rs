@@ -10,6 +10,7 @@ pub mod config;
 pub mod demo;
 pub mod embedded;
 pub mod git;
+pub mod hosting;
 pub mod payload;
 pub mod receive;
 pub mod serve;

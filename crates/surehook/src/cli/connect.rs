@@ -25,18 +25,23 @@ const SESSIONS_MAX: usize = 3;
 
 /// Connects to the database that the options name and brings its schema up to date. Err: says what to do.
 pub async fn connect(globals: &Globals) -> Result<Connected, CliError> {
-    connect_as(globals, Role::Surehook).await
+    connect_with(globals, Role::Surehook, SESSIONS_MAX).await
 }
 
 /// The same for the receiver, which has a database of its own: `surehook_receive` of surehook's own PostgreSQL, or the one
 /// that the URL names.
 pub async fn connect_receive(globals: &Globals) -> Result<Connected, CliError> {
-    connect_as(globals, Role::Receive).await
+    connect_with(globals, Role::Receive, SESSIONS_MAX).await
 }
 
-async fn connect_as(globals: &Globals, role: Role) -> Result<Connected, CliError> {
+/// The same for either role and with this many sessions at most.
+pub async fn connect_with(globals: &Globals, role: Role, sessions_max: usize) -> Result<Connected, CliError> {
     if let Some(url) = &globals.database_url {
-        return Ok(Connected { database: open_database(url, role).await?, url: url.clone(), embedded: None });
+        return Ok(Connected {
+            database: open_database(url, role, sessions_max).await?,
+            url: url.clone(),
+            embedded: None,
+        });
     }
     let embedded = crate::embedded::open(&data_dir(globals), role).await.map_err(|error| {
         CliError::new(
@@ -45,7 +50,7 @@ async fn connect_as(globals: &Globals, role: Role) -> Result<Connected, CliError
         )
     })?;
     let url = embedded.url().to_owned();
-    let database = match open_database(&url, role).await {
+    let database = match open_database(&url, role, sessions_max).await {
         Ok(database) => database,
         Err(error) => {
             stop(&embedded).await;
@@ -62,8 +67,8 @@ async fn stop(embedded: &Embedded) {
     }
 }
 
-async fn open_database(url: &str, role: Role) -> Result<Database, CliError> {
-    let database = Database::connect(url, "surehook", SESSIONS_MAX)?;
+async fn open_database(url: &str, role: Role, sessions_max: usize) -> Result<Database, CliError> {
+    let database = Database::connect(url, "surehook", sessions_max)?;
     match role {
         Role::Surehook => {
             migrate(&database, "outbox", OUTBOX).await?;

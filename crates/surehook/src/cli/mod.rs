@@ -22,9 +22,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use connect::{Connected, connect, connect_receive};
+pub use connect::{Connected, connect, connect_receive, connect_with};
 pub use failure::CliError;
 pub use receive::{ReceiveArgs, ReceiveCommand};
+pub use services::Signals;
 pub use services::{DemoArgs, ServeArgs, WorkerArgs};
 pub use values::{SecretArgs, Since, parse_duration_ms};
 

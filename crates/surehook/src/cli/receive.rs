@@ -5,18 +5,30 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use secrecy::ExposeSecret;
 use serde::Serialize;
 use surehook_outbox::Database;
 use surehook_outbox::store::operate::database_time;
+use surehook_webhook::secret::Secret;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
-use super::connect::with_receive_database;
+use super::connect::{connect_with, data_dir, with_receive_database};
+use super::failure::chain;
 use super::output::{Out, cell, span_words, table, when};
-use super::services::not_wired;
+use super::services::{Signals, start_logs};
 use super::values::{SecretArgs, parse_duration_ms};
 use super::{CliError, Globals};
+use crate::embedded::Role;
+use crate::receive::runner::RunnerCommand;
+use crate::receive::{BODY_BYTES_MAX, LOG_BYTES_MAX, Receiver, ReceiverSettings};
 use crate::store::inbox::{self, Build};
+
+/// Sessions of a receiver with PostgreSQL at most.
+const SESSIONS_MAX: usize = 8;
 
 /// Options of `receive`.
 #[derive(Clone, Debug, Args)]
@@ -76,7 +88,7 @@ pub enum ReceiveCommand {
 
 pub(super) async fn run(globals: Globals, args: ReceiveArgs, out: Out) -> Result<ExitCode, CliError> {
     match args.command {
-        None => Err(not_wired("receive")),
+        None => receive(globals, args).await,
         Some(ReceiveCommand::List { limit }) => {
             with_receive_database(&globals, async |database| list(database, limit, out).await).await?;
             Ok(ExitCode::SUCCESS)
@@ -86,6 +98,70 @@ pub(super) async fn run(globals: Globals, args: ReceiveArgs, out: Out) -> Result
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Runs the receiver until a signal; builds that run go on without it.
+async fn receive(globals: Globals, args: ReceiveArgs) -> Result<ExitCode, CliError> {
+    start_logs(&globals)?;
+    let secret = args.secret.read()?.ok_or_else(|| {
+        CliError::new(
+            "The receiver needs the secret of its endpoint.",
+            "Give it with --secret-file FILE or SUREHOOK_SECRET.",
+        )
+    })?;
+    let secret = Secret::parse(secret.expose_secret()).map_err(|error| {
+        CliError::new(format!("The secret cannot be used: {error}."), "Use the one that the endpoint was added with.")
+    })?;
+    let Some(exec) = args.exec else {
+        return Err(CliError::new("Nothing to run was named.", "Name it with --exec 'COMMAND'."));
+    };
+    let mut signals = Signals::listen()?;
+    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
+        CliError::new(
+            format!("Cannot listen on {}: {error}.", args.listen),
+            "Choose another address with --listen; port 0 takes a free one.",
+        )
+    })?;
+    let connected = connect_with(&globals, Role::Receive, SESSIONS_MAX).await?;
+    let settings = ReceiverSettings {
+        listener,
+        database: connected.database.clone(),
+        data_dir: data_dir(&globals),
+        secrets: secret.into(),
+        exec,
+        jobs: args.jobs.into(),
+        accept_untimed: args.accept_untimed,
+        body_bytes_max: BODY_BYTES_MAX,
+        timeout: args.timeout.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        log_bytes_max: LOG_BYTES_MAX,
+        runner: RunnerCommand::current_exe().map_err(|error| {
+            CliError::new(format!("This program's own file cannot be found: {error}."), "Start it by its full path.")
+        })?,
+    };
+    let shutdown = CancellationToken::new();
+    let receiver = match Receiver::start(settings, shutdown.clone()).await {
+        Ok(receiver) => receiver,
+        Err(error) => {
+            connected.close().await;
+            return Err(CliError::new(
+                format!("{}.", chain(&error)),
+                "Choose another data directory with --data, or correct that and try again.",
+            ));
+        }
+    };
+    println!("surehook receives on http://{}", receiver.address());
+    signals.next().await;
+    tracing::info!("stopping: answering what is in flight; builds that run go on");
+    shutdown.cancel();
+    let ended = tokio::select! {
+        ended = receiver.join() => ended,
+        () = signals.next() => Ok(()),
+    };
+    connected.close().await;
+    ended.map_err(|error| {
+        CliError::new(format!("{}.", chain(&error)), "Start it again: nothing is lost. Please report this.")
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn list(database: &Database, limit: i64, out: Out) -> Result<(), CliError> {

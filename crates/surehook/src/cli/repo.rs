@@ -2,7 +2,6 @@
 //! the database, whether `serve` is running or not.
 
 use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -17,12 +16,10 @@ use super::endpoint::unknown_repository;
 use super::failure::chain;
 use super::output::{Out, cell, properties, table, when, when_or};
 use super::{CliError, Globals};
-use crate::capture::storage::read_or_create_id;
 use crate::git::backend::ObjectFormat;
-use crate::git::command::{Git, GitSettings};
-use crate::git::hosted::{HostedError, HostedRepositories};
 use crate::git::name::RepoName;
-use crate::store::repositories::{self, Inserted, NewRepository, Origin, Repository, RepositoryState};
+use crate::hosting::{HostingError, Storage};
+use crate::store::repositories::{self, Repository, RepositoryState};
 
 /// Repositories.
 #[derive(Debug, Subcommand)]
@@ -105,8 +102,7 @@ pub(super) async fn run(globals: &Globals, command: RepoCommand, out: Out) -> Re
         RepoCommand::Create { name, object_format } => {
             let name = parse_name(&name)?;
             let format = if object_format == "sha256" { ObjectFormat::Sha256 } else { ObjectFormat::Sha1 };
-            let storage = Storage::of_this_machine(globals, database).await?;
-            let id = create(database, &storage, &name, format).await?;
+            let id = storage(globals, database).await?.create(&name, format).await?;
             let shown = Shown::from(find(database, name.as_str()).await?);
             out.one(&shown, || {
                 format!(
@@ -127,38 +123,13 @@ pub(super) async fn run(globals: &Globals, command: RepoCommand, out: Out) -> Re
             if !yes && !confirmed(&name) {
                 return Err(CliError::new("Nothing was deleted.", "Answer with the name, or say --yes."));
             }
-            delete(globals, database, repository).await?;
+            storage(globals, database).await?.delete(&repository).await?;
             let result = serde_json::json!({ "name": name, "state": "deleted" });
             out.one(&result, || format!("Repository {name} is deleted."))
         }
     })
     .await?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The storage root below the data directory of this machine.
-struct Storage {
-    storage_id: Uuid,
-    hosted: HostedRepositories,
-}
-
-impl Storage {
-    async fn of_this_machine(globals: &Globals, database: &Database) -> Result<Self, CliError> {
-        let root: PathBuf = data_dir(globals).join("repositories");
-        let unusable = |error: std::io::Error| {
-            CliError::new(
-                format!("The folder of the repositories, {}, cannot be used: {error}.", root.display()),
-                "Run this as the account that runs `surehook serve`, with the same --data.",
-            )
-        };
-        std::fs::create_dir_all(&root).map_err(unusable)?;
-        let root = root.canonicalize().map_err(unusable)?;
-        let storage_id = read_or_create_id(&root).map_err(unusable)?;
-        use std::os::unix::ffi::OsStrExt;
-        repositories::register_storage(database, storage_id, &crate::config::node_name(), root.as_os_str().as_bytes())
-            .await?;
-        Ok(Self { storage_id, hosted: HostedRepositories::new(root, Git::new(GitSettings::default())) })
-    }
 }
 
 fn parse_name(name: &str) -> Result<RepoName, CliError> {
@@ -175,81 +146,29 @@ async fn find(database: &Database, name: &str) -> Result<Repository, CliError> {
     }
 }
 
-/// On disk under a temporary name, then the row, then its place: start-up finishes what is left half made.
-async fn create(
-    database: &Database,
-    storage: &Storage,
-    name: &RepoName,
-    object_format: ObjectFormat,
-) -> Result<Uuid, CliError> {
-    let id = Uuid::new_v4();
-    let made = storage.hosted.create(id, object_format).await.map_err(|error| on_disk(&error))?;
-    let path = name.relative_path();
-    use std::os::unix::ffi::OsStrExt;
-    let new = NewRepository {
-        repository_id: id,
-        name: name.as_str(),
-        storage_id: storage.storage_id,
-        path: path.as_os_str().as_bytes(),
-        origin: Origin::Hosted,
-        object_format: object_format.as_str(),
-    };
-    match repositories::insert_creating(database, &new).await {
-        Ok(Inserted::Created) => {}
-        refused => {
-            // Should this fail too, start-up discards what no row tells of.
-            let _ = storage.hosted.discard(made).await;
-            return Err(match refused {
-                Err(error) => error.into(),
-                Ok(_) => CliError::new(
-                    format!("There is a repository {name} already."),
-                    format!("Look at it with: surehook repo show {name}"),
-                ),
-            });
-        }
-    }
-    if let Err(error) = storage.hosted.publish(&made, name).await {
-        repositories::mark_deleting(database, id).await?;
-        let _ = storage.hosted.discard(made).await;
-        repositories::mark_deleted(database, id).await?;
-        return Err(on_disk(&error));
-    }
-    repositories::mark_active(database, id).await?;
-    Ok(id)
+async fn storage(globals: &Globals, database: &Database) -> Result<Storage, CliError> {
+    Ok(Storage::open(&data_dir(globals), database).await?)
 }
 
-/// The row first, so that nobody is let in any more; then away from its place; then removed.
-async fn delete(globals: &Globals, database: &Database, repository: Repository) -> Result<(), CliError> {
-    if repository.origin == Origin::Imported {
-        return Err(CliError::new(
-            format!("{} was imported; surehook does not delete what it has not made.", repository.name),
-            "Remove it where it lies.",
-        ));
+impl From<HostingError> for CliError {
+    fn from(error: HostingError) -> Self {
+        let advice = match &error {
+            HostingError::Folder { .. } => {
+                "Run this as the account that runs `surehook serve`, with the same --data.".into()
+            }
+            HostingError::NameTaken(name) => format!("Look at it with: surehook repo show {name}"),
+            HostingError::Imported(_) => "Remove it where it lies.".into(),
+            HostingError::Elsewhere { .. } => {
+                "Run this on the machine that serves it, with the same --data; `surehook doctor` lists the storages."
+                    .into()
+            }
+            HostingError::Disk(_) => {
+                "Is git installed, is there space, and is this the account that runs `surehook serve`?".into()
+            }
+            HostingError::Database(_) => "Is PostgreSQL running? `surehook doctor` looks closer.".into(),
+        };
+        Self::new(format!("{}.", chain(&error)), advice)
     }
-    let storage = Storage::of_this_machine(globals, database).await?;
-    if storage.storage_id != repository.storage_id {
-        return Err(CliError::new(
-            format!("{} does not lie in {}.", repository.name, data_dir(globals).display()),
-            "Run this on the machine that serves it, with the same --data; `surehook doctor` lists the storages.",
-        ));
-    }
-    let name = parse_name(&repository.name)?;
-    repositories::mark_deleting(database, repository.repository_id).await?;
-    match storage.hosted.withdraw(&name, repository.repository_id).await {
-        Ok(gone) => storage.hosted.erase(&gone).await.map_err(|error| on_disk(&error))?,
-        // It never got to its place, or is gone already: then there is nothing to remove.
-        Err(HostedError::Foreign { path, .. }) if !path.exists() => {}
-        Err(error) => return Err(on_disk(&error)),
-    }
-    repositories::mark_deleted(database, repository.repository_id).await?;
-    Ok(())
-}
-
-fn on_disk(error: &HostedError) -> CliError {
-    CliError::new(
-        format!("The repository on disk could not be changed: {}.", chain(error)),
-        "Is git installed, is there space, and is this the account that runs `surehook serve`?",
-    )
 }
 
 /// On a terminal the name must be typed; elsewhere nobody can be asked, and the command is meant as it stands.

@@ -1,12 +1,18 @@
 //! The long-running commands: their options, and the one place where each is handed to the part that runs it.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{CliError, Globals};
+use super::connect::{connect_with, data_dir};
+use super::failure::chain;
+use super::{CliError, Connected, Globals, LogFormat};
+use crate::config::file::{self, Config};
+use crate::embedded::Role;
+use crate::serve::{ServeError, ServeSettings, Server};
+use crate::telemetry::logs::{self, Style};
 
 /// Options of `serve`.
 #[derive(Clone, Debug, Args)]
@@ -14,7 +20,7 @@ use super::{CliError, Globals};
     surehook serve                                         on 127.0.0.1:8080, with a PostgreSQL of its own\n  \
     surehook serve --listen 0.0.0.0:8080 --data /srv/surehook\n  \
     surehook serve --database-url postgres://surehook@db/surehook\n\n\
-    Serves /NAME.git (Git over HTTP), /healthz, /readyz, /metrics, /api/v1 and the dashboard at /. A first SIGTERM or\n\
+    Serves /NAME.git (Git over HTTP), /healthz, /readyz and /metrics. SUREHOOK_LOG says how much is logged. A first SIGTERM or\n\
     Ctrl-C finishes what is under way; a second one ends it at once.")]
 pub struct ServeArgs {
     /// Where to listen; port 0 takes a free one
@@ -52,8 +58,21 @@ pub struct DemoArgs {
 }
 
 pub(super) async fn serve(globals: Globals, args: ServeArgs) -> Result<ExitCode, CliError> {
-    let _ = (globals, args);
-    Err(not_wired("serve"))
+    start_logs(&globals)?;
+    let config = read_config(args.config.as_deref())?;
+    let signals = Signals::listen()?;
+    let connected = connect_with(&globals, Role::Surehook, config.database.sessions_max).await?;
+    let settings =
+        ServeSettings { listen: args.listen, database: connected.database.clone(), data: data_dir(&globals), config };
+    let server = match Server::start(settings).await {
+        Ok(server) => server,
+        Err(error) => {
+            connected.close().await;
+            return Err(error.into());
+        }
+    };
+    println!("surehook serves on http://{}", server.address);
+    Ok(until_stopped(server, connected, signals).await)
 }
 
 pub(super) async fn worker(globals: Globals, args: WorkerArgs) -> Result<ExitCode, CliError> {
@@ -63,16 +82,114 @@ pub(super) async fn worker(globals: Globals, args: WorkerArgs) -> Result<ExitCod
             "Name it with --database-url or SUREHOOK_DATABASE_URL.",
         ));
     }
-    let _ = args;
-    Err(not_wired("worker"))
+    start_logs(&globals)?;
+    let config = read_config(args.config.as_deref())?;
+    let signals = Signals::listen()?;
+    let connected = connect_with(&globals, Role::Surehook, config.database.sessions_max).await?;
+    let server = match Server::start_worker(args.listen, connected.database.clone(), config).await {
+        Ok(server) => server,
+        Err(error) => {
+            connected.close().await;
+            return Err(error.into());
+        }
+    };
+    match args.listen {
+        Some(_) => println!("surehook delivers; /healthz and /metrics on http://{}", server.address),
+        None => println!("surehook delivers"),
+    }
+    Ok(until_stopped(server, connected, signals).await)
 }
 
 pub(super) async fn demo(globals: Globals, args: DemoArgs) -> Result<ExitCode, CliError> {
-    let _ = (globals, args);
-    Err(not_wired("demo"))
+    start_logs_quietly(&globals)?;
+    let signals = Signals::listen()?;
+    crate::demo::run(&globals, args.once, signals).await
 }
 
-/// The one answer of the long-running commands until they are joined with what runs them.
-pub(super) fn not_wired(command: &str) -> CliError {
-    CliError::new(format!("`surehook {command}` is not part of this build."), "Use a build that has it.")
+/// Serves until a first signal asks for a soft stop; a second one ends it at once.
+async fn until_stopped(mut server: Server, connected: Connected, mut signals: Signals) -> ExitCode {
+    signals.next().await;
+    tracing::info!("stopping: finishing what is under way; a second signal ends it at once");
+    let soft = tokio::select! {
+        () = server.stop() => true,
+        () = signals.next() => false,
+    };
+    if !soft {
+        tracing::warn!("stopping at once");
+        server.stop_now().await;
+    }
+    connected.close().await;
+    tracing::info!("stopped");
+    ExitCode::SUCCESS
+}
+
+/// SIGTERM and SIGINT.
+pub struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    /// From now on these signals end nothing by themselves.
+    pub fn listen() -> Result<Self, CliError> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let failed = |error: std::io::Error| {
+            CliError::new(format!("Signals cannot be listened for: {error}."), "Please report this.")
+        };
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+        })
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Starts logging as the options say.
+pub(super) fn start_logs(globals: &Globals) -> Result<(), CliError> {
+    start_logs_with(globals, crate::config::log_filter())
+}
+
+/// Only what somebody must act on, unless `SUREHOOK_LOG` asks for more.
+fn start_logs_quietly(globals: &Globals) -> Result<(), CliError> {
+    start_logs_with(globals, Some(crate::config::log_filter().unwrap_or_else(|| "error".into())))
+}
+
+fn start_logs_with(globals: &Globals, filter: Option<String>) -> Result<(), CliError> {
+    let style = match globals.log {
+        LogFormat::Text => Style::Text,
+        LogFormat::Json => Style::Json,
+    };
+    logs::start(style, filter.as_deref()).map_err(|error| {
+        CliError::new(format!("SUREHOOK_LOG cannot be read: {error}."), "For example: SUREHOOK_LOG=surehook=debug,info")
+    })
+}
+
+fn read_config(path: Option<&Path>) -> Result<Config, CliError> {
+    file::read(path).map_err(|error| {
+        CliError::new(format!("{error}."), "The settings and their defaults stand in docs/operating.md.")
+    })
+}
+
+impl From<ServeError> for CliError {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Database(error) => error.into(),
+            ServeError::Storage(error) => error.into(),
+            ServeError::Listen { .. } => Self::new(
+                format!("{error}."),
+                "Is another server there? Choose another address with --listen; port 0 takes a free one.",
+            ),
+            ServeError::Git(_) => {
+                Self::new(format!("{}.", chain(&error)), "Install git (Debian, Ubuntu: apt-get install git).")
+            }
+            ServeError::Metrics(_) => Self::new(format!("{}.", chain(&error)), "Please report this."),
+        }
+    }
 }

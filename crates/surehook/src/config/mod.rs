@@ -2,6 +2,8 @@
 //! options of the command line that say so (`env = "SUREHOOK_…"`).
 #![expect(clippy::disallowed_methods, reason = "this is the door for the environment")]
 
+pub mod file;
+
 use std::path::PathBuf;
 
 /// Where data lies unless somebody says otherwise: `/var/lib/surehook` for root, whose home is closed to the account that
@@ -23,4 +25,14 @@ pub fn default_data_dir() -> PathBuf {
 /// What this machine calls itself, for people who look at more than one.
 pub fn node_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// What `SUREHOOK_LOG` says about how much is logged.
+pub fn log_filter() -> Option<String> {
+    std::env::var("SUREHOOK_LOG").ok().filter(|text| !text.is_empty())
+}
+
+/// Where programs are looked for, for a git that acts for the person at the terminal.
+pub fn search_path() -> std::ffi::OsString {
+    std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into())
 }

@@ -2,8 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
 
 pub mod announce;
-pub mod repositories;
 pub mod lookup;
+pub mod repositories;
 pub mod tokens;
 
 use surehook_outbox::store::migrate::Migration;

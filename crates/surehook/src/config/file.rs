@@ -1,0 +1,197 @@
+//! The configuration file: one struct per concern, every key optional, an unknown key is an error. The defaults printed
+//! by [`reference`] are the reference.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Settings beyond those that have an option on the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The delivery workers.
+    pub worker: WorkerConfig,
+    /// Git over HTTP.
+    pub git: GitConfig,
+    /// The database.
+    pub database: DatabaseConfig,
+    /// The look for changes that no push told of.
+    pub scan: ScanConfig,
+    /// How a stop goes.
+    pub stop: StopConfig,
+}
+
+/// The delivery workers.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// Workers in this process.
+    pub count: u16,
+    /// How long a worker waits at most before it looks for work, in milliseconds.
+    pub poll_ms: u64,
+    /// Lanes claimed at once from one endpoint.
+    pub lanes_per_claim: usize,
+    /// Deliveries taken at once from a lane.
+    pub deliveries_per_read: usize,
+    /// Lanes in hand at once, over all endpoints.
+    pub lanes_in_flight_max: usize,
+}
+
+/// Git over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GitConfig {
+    /// git processes for clones and fetches at once.
+    pub fetches_max: usize,
+    /// git processes for pushes at once.
+    pub pushes_max: usize,
+    /// Largest packfile of one push, in bytes.
+    pub pack_bytes_max: u64,
+    /// How long a push's success is held back for its events, in seconds.
+    pub hold_max_s: u64,
+}
+
+/// The database.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DatabaseConfig {
+    /// Sessions of this process with PostgreSQL at most.
+    pub sessions_max: usize,
+}
+
+/// The look for changes that no push told of.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScanConfig {
+    /// How often every repository is looked at, in seconds.
+    pub every_s: u64,
+}
+
+/// How a stop goes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StopConfig {
+    /// How long requests and pushes under way may go on, in seconds.
+    pub grace_s: u64,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self { count: 1, poll_ms: 1000, lanes_per_claim: 16, deliveries_per_read: 20, lanes_in_flight_max: 512 }
+    }
+}
+
+impl Default for GitConfig {
+    fn default() -> Self {
+        Self { fetches_max: 32, pushes_max: 32, pack_bytes_max: 10 * 1024 * 1024 * 1024, hold_max_s: 20 }
+    }
+}
+
+impl Default for DatabaseConfig {
+    fn default() -> Self {
+        Self { sessions_max: 16 }
+    }
+}
+
+impl Default for ScanConfig {
+    fn default() -> Self {
+        Self { every_s: 60 }
+    }
+}
+
+impl Default for StopConfig {
+    fn default() -> Self {
+        Self { grace_s: 20 }
+    }
+}
+
+impl Config {
+    /// The grace time of a stop.
+    pub fn grace(&self) -> Duration {
+        Duration::from_secs(self.stop.grace_s)
+    }
+}
+
+/// Why a configuration file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("the configuration file {path} cannot be read: {source}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// It says something that is not understood.
+    #[error("the configuration file {path} is wrong: {message}")]
+    Wrong {
+        /// Which file.
+        path: PathBuf,
+        /// Where and what.
+        message: String,
+    },
+}
+
+/// Reads a configuration file; without one, the defaults.
+pub fn read(path: Option<&Path>) -> Result<Config, ConfigError> {
+    let Some(path) = path else { return Ok(Config::default()) };
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let wrong = |message: String| ConfigError::Wrong { path: path.to_owned(), message };
+    let config: Config = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    check(&config).map_err(|message| wrong(message.to_owned()))?;
+    Ok(config)
+}
+
+fn check(config: &Config) -> Result<(), &'static str> {
+    let worker = &config.worker;
+    let least = [
+        (worker.count as usize, "worker.count must be at least 1"),
+        (worker.lanes_per_claim, "worker.lanes_per_claim must be at least 1"),
+        (worker.deliveries_per_read, "worker.deliveries_per_read must be at least 1"),
+        (worker.lanes_in_flight_max, "worker.lanes_in_flight_max must be at least 1"),
+        (config.git.fetches_max, "git.fetches_max must be at least 1"),
+        (config.git.pushes_max, "git.pushes_max must be at least 1"),
+    ];
+    if let Some((_, message)) = least.iter().find(|(value, _)| *value == 0) {
+        return Err(message);
+    }
+    if worker.poll_ms < 10 {
+        return Err("worker.poll_ms must be at least 10");
+    }
+    if config.scan.every_s == 0 {
+        return Err("scan.every_s must be at least 1");
+    }
+    if config.database.sessions_max < 4 {
+        return Err(
+            "database.sessions_max must be at least 4: claiming, recording, the heartbeat and a push each need one",
+        );
+    }
+    Ok(())
+}
+
+/// The default configuration as a file.
+pub fn reference() -> String {
+    toml::to_string(&Config::default()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_is_the_default_and_unknown_keys_are_errors() {
+        let parsed: Config = toml::from_str(&reference()).unwrap();
+        assert_eq!(parsed, Config::default());
+        check(&parsed).unwrap();
+        for text in ["[worker]\nworkers = 3", "[other]\n", "worker = 3"] {
+            assert!(toml::from_str::<Config>(text).is_err(), "{text}");
+        }
+        for text in
+            ["[worker]\ncount = 0", "[scan]\nevery_s = 0", "[database]\nsessions_max = 1", "[worker]\npoll_ms = 1"]
+        {
+            assert!(check(&toml::from_str(text).unwrap()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The hosted repositories of this machine: made and removed on disk and in the database together, so that whatever
+//! interrupts it, the next start finds which half is missing and finishes it.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use surehook_outbox::store::{Database, DatabaseError};
+use uuid::Uuid;
+
+use crate::capture::storage::read_or_create_id;
+use crate::git::backend::ObjectFormat;
+use crate::git::command::{Git, GitSettings};
+use crate::git::hosted::{HostedError, HostedRepositories};
+use crate::git::name::RepoName;
+use crate::store::repositories::{self, Inserted, NewRepository, Origin, Repository, RepositoryState};
+
+/// Why a repository could not be made or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum HostingError {
+    /// The folder of the repositories cannot be used.
+    #[error("the folder of the repositories, {path}, cannot be used: {source}")]
+    Folder {
+        /// Which folder.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// There is one of that name.
+    #[error("there is a repository {0} already")]
+    NameTaken(RepoName),
+    /// It was not made by surehook.
+    #[error("{0} was imported; surehook does not delete what it has not made")]
+    Imported(String),
+    /// It lies elsewhere.
+    #[error("{name} does not lie in {root}")]
+    Elsewhere {
+        /// The repository.
+        name: String,
+        /// The storage of this machine.
+        root: PathBuf,
+    },
+    /// The disk or git failed.
+    #[error("the repository on disk could not be changed")]
+    Disk(#[from] HostedError),
+    /// The database failed.
+    #[error("the database failed")]
+    Database(#[from] DatabaseError),
+}
+
+/// The storage below the data directory of this machine.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    /// Its id, also written in the folder.
+    pub storage_id: Uuid,
+    /// The absolute path.
+    pub root: PathBuf,
+    hosted: HostedRepositories,
+    database: Database,
+}
+
+/// What start-up finished of what had been interrupted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Finished {
+    /// Creations.
+    pub created: usize,
+    /// Deletions.
+    pub deleted: usize,
+}
+
+impl Storage {
+    /// Opens the storage in the data directory, making the folder at the first time, and registers it as this node's.
+    pub async fn open(data: &Path, database: &Database) -> Result<Self, HostingError> {
+        let root = data.join("repositories");
+        let unusable = |source: std::io::Error| HostingError::Folder { path: root.clone(), source };
+        std::fs::create_dir_all(&root).map_err(unusable)?;
+        let absolute = root.canonicalize().map_err(unusable)?;
+        let storage_id = read_or_create_id(&absolute).map_err(unusable)?;
+        let node = crate::config::node_name();
+        repositories::register_storage(database, storage_id, &node, absolute.as_os_str().as_bytes()).await?;
+        let hosted = HostedRepositories::new(absolute.clone(), Git::new(GitSettings::default()));
+        Ok(Self { storage_id, root: absolute, hosted, database: database.clone() })
+    }
+
+    /// Makes an empty repository: on disk under a temporary name, then the row, then its place.
+    pub async fn create(&self, name: &RepoName, object_format: ObjectFormat) -> Result<Uuid, HostingError> {
+        let id = Uuid::new_v4();
+        let made = self.hosted.create(id, object_format).await?;
+        let path = name.relative_path();
+        let new = NewRepository {
+            repository_id: id,
+            name: name.as_str(),
+            storage_id: self.storage_id,
+            path: path.as_os_str().as_bytes(),
+            origin: Origin::Hosted,
+            object_format: object_format.as_str(),
+        };
+        match repositories::insert_creating(&self.database, &new).await {
+            Ok(Inserted::Created) => {}
+            refused => {
+                // Should this fail too, start-up discards what no row tells of.
+                let _ = self.hosted.discard(made).await;
+                return Err(match refused {
+                    Err(error) => error.into(),
+                    Ok(_) => HostingError::NameTaken(name.clone()),
+                });
+            }
+        }
+        if let Err(error) = self.hosted.publish(&made, name).await {
+            repositories::mark_deleting(&self.database, id).await?;
+            let _ = self.hosted.discard(made).await;
+            repositories::mark_deleted(&self.database, id).await?;
+            return Err(error.into());
+        }
+        repositories::mark_active(&self.database, id).await?;
+        Ok(id)
+    }
+
+    /// Removes a repository: the row first, so that nobody is let in any more; then away from its place; then erased.
+    /// May be repeated.
+    pub async fn delete(&self, repository: &Repository) -> Result<(), HostingError> {
+        if repository.origin == Origin::Imported {
+            return Err(HostingError::Imported(repository.name.clone()));
+        }
+        if self.storage_id != repository.storage_id {
+            return Err(HostingError::Elsewhere { name: repository.name.clone(), root: self.root.clone() });
+        }
+        let id = repository.repository_id;
+        repositories::mark_deleting(&self.database, id).await?;
+        if let Ok(name) = RepoName::parse(&repository.name) {
+            match self.hosted.withdraw(&name, id).await {
+                Ok(gone) => self.hosted.erase(&gone).await?,
+                // It never got to its place, or is gone already: then there is nothing to remove.
+                Err(HostedError::Foreign { path, .. }) if !path.exists() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        repositories::mark_deleted(&self.database, id).await?;
+        Ok(())
+    }
+
+    /// Finishes what an interrupted process left half done. To be called before anything else works on the storage.
+    pub async fn finish_leftovers(&self) -> Result<Finished, HostingError> {
+        let mut finished = Finished::default();
+        let leftovers = self.hosted.leftovers().await?;
+        for new in leftovers.new {
+            let row = repositories::find_by_id(&self.database, new.id()).await?;
+            match row.filter(|row| row.state == RepositoryState::Creating) {
+                Some(row) => {
+                    if let Ok(name) = RepoName::parse(&row.name) {
+                        self.hosted.publish(&new, &name).await?;
+                        repositories::mark_active(&self.database, row.repository_id).await?;
+                        finished.created += 1;
+                    }
+                }
+                None => self.hosted.discard(new).await?,
+            }
+        }
+        for gone in &leftovers.gone {
+            self.hosted.erase(gone).await?;
+            repositories::mark_deleted(&self.database, gone.id()).await?;
+            finished.deleted += 1;
+        }
+        for row in repositories::list_of_storage(&self.database, self.storage_id).await? {
+            match row.state {
+                // The folder is at its place already: only the last word was missing.
+                RepositoryState::Creating => {
+                    let path = row.git_dir(&self.root);
+                    if self.hosted.read_id(&path).await.ok().flatten() == Some(row.repository_id) {
+                        repositories::mark_active(&self.database, row.repository_id).await?;
+                        finished.created += 1;
+                    }
+                }
+                RepositoryState::Deleting => {
+                    self.delete(&row).await?;
+                    finished.deleted += 1;
+                }
+                _ => {}
+            }
+        }
+        Ok(finished)
+    }
+}

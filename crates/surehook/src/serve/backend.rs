@@ -1,0 +1,145 @@
+//! What the Git server asks: may this token do that, and what became of the push? Joins tokens, repositories and capture.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::BoxFuture;
+use secrecy::ExposeSecret;
+use surehook_outbox::{Database, DatabaseError};
+use uuid::Uuid;
+
+use crate::capture::announce::{AnnounceError, Announcer, Hints};
+use crate::git::backend::{
+    Access, Credentials, GitBackend, Granted, ObjectFormat, Origin, PushHints, PushOutcome, Refusal, RepositoryOnDisk,
+};
+use crate::git::name::RepoName;
+use crate::store::repositories::{self, Repository, RepositoryState};
+use crate::store::tokens::{self, Verdict};
+
+/// The side of the Git server that knows the database.
+pub(super) struct Backend {
+    database: Database,
+    storage_root: PathBuf,
+    announcer: Arc<Announcer>,
+    /// Announced whole since this process started.
+    caught_up: Mutex<HashSet<Uuid>>,
+}
+
+impl Backend {
+    pub(super) fn new(database: Database, storage_root: PathBuf, announcer: Arc<Announcer>) -> Self {
+        Self { database, storage_root, announcer, caught_up: Mutex::default() }
+    }
+
+    async fn decide(
+        &self,
+        name: &RepoName,
+        access: Access,
+        credentials: Option<Credentials>,
+    ) -> Result<Granted, Refusal> {
+        let wanted = match access {
+            Access::Read => tokens::Access::Read,
+            Access::Push => tokens::Access::Push,
+        };
+        let credentials = credentials.ok_or(Refusal::Unauthenticated)?;
+        let token = credentials.password.expose_secret();
+        let verdict = tokens::authorize(&self.database, token, name.as_str(), wanted).await.map_err(away)?;
+        let pusher = match verdict {
+            Verdict::Granted { token_id, note, .. } => note.unwrap_or_else(|| format!("token {token_id}")),
+            Verdict::Unknown => return Err(Refusal::Unauthenticated),
+            Verdict::Forbidden => return Err(Refusal::Forbidden),
+        };
+        let found = repositories::find_by_name(&self.database, name.as_str()).await.map_err(away)?;
+        let repository = self.on_disk(found.ok_or(Refusal::NotFound)?, name, access)?;
+        Ok(Granted { repository, pusher: Some(pusher) })
+    }
+
+    fn on_disk(&self, found: Repository, name: &RepoName, access: Access) -> Result<RepositoryOnDisk, Refusal> {
+        let why = || found.state_reason.clone().unwrap_or_else(|| "no reason is recorded".into());
+        match found.state {
+            RepositoryState::Active => {}
+            RepositoryState::Held if access == Access::Read => {}
+            RepositoryState::Held => {
+                return Err(Refusal::Unavailable(format!(
+                    "this repository is held until its operator confirms: {}",
+                    why()
+                )));
+            }
+            RepositoryState::Unavailable => {
+                return Err(Refusal::Unavailable(format!("this repository is unavailable: {}", why())));
+            }
+            _ => return Err(Refusal::NotFound),
+        }
+        let origin = match found.origin {
+            repositories::Origin::Hosted => Origin::Hosted,
+            repositories::Origin::Imported => Origin::Imported,
+        };
+        let object_format = if found.object_format == "sha256" { ObjectFormat::Sha256 } else { ObjectFormat::Sha1 };
+        let path = found.git_dir(&self.storage_root);
+        Ok(RepositoryOnDisk { id: found.repository_id, name: name.clone(), path, object_format, origin })
+    }
+
+    fn caught_up(&self) -> std::sync::MutexGuard<'_, HashSet<Uuid>> {
+        self.caught_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl GitBackend for Backend {
+    fn authorize<'a>(
+        &'a self,
+        name: &'a RepoName,
+        access: Access,
+        credentials: Option<Credentials>,
+    ) -> BoxFuture<'a, Result<Granted, Refusal>> {
+        Box::pin(self.decide(name, access, credentials))
+    }
+
+    fn prepare_push<'a>(&'a self, granted: &'a Granted) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(async move {
+            let id = granted.repository.id;
+            if self.caught_up().contains(&id) {
+                return Ok(());
+            }
+            match self.announcer.announce(id, Hints::default()).await {
+                Ok(_) => {
+                    self.caught_up().insert(id);
+                    Ok(())
+                }
+                Err(error) => Err(Refusal::Unavailable(format!("earlier changes could not be recorded yet: {error}"))),
+            }
+        })
+    }
+
+    fn pushed<'a>(&'a self, granted: &'a Granted, hints: PushHints) -> BoxFuture<'a, PushOutcome> {
+        Box::pin(async move {
+            let repository_id = granted.repository.id;
+            let repository = granted.repository.name.as_str();
+            let hints = Hints { pusher: hints.pusher, push_options: hints.push_options, refs: Vec::new() };
+            match self.announcer.announce(repository_id, hints).await {
+                Ok(announced) => {
+                    let (events, sequence) = (announced.events, announced.last_sequence);
+                    tracing::info!(repository, %repository_id, events, sequence, "push recorded");
+                    PushOutcome::Announced(events)
+                }
+                Err(error) => {
+                    tracing::warn!(repository, %repository_id, %error, "the push is on disk, its events follow");
+                    PushOutcome::Later(words(&error).to_owned())
+                }
+            }
+        })
+    }
+}
+
+/// What the person at the client is told; the details stand in the log.
+fn words(error: &AnnounceError) -> &'static str {
+    match error {
+        AnnounceError::Held(_) => "many refs vanished at once: webhooks are held until the operator confirms",
+        AnnounceError::Unavailable(_) => "the storage is in doubt: webhooks will follow when it is well again",
+        _ => "webhooks will follow",
+    }
+}
+
+fn away(error: DatabaseError) -> Refusal {
+    tracing::warn!(error = &error as &dyn std::error::Error, "nobody can be let in: the database does not answer");
+    Refusal::Unavailable("surehook's database is away; nothing was pushed, try again in a moment".into())
+}

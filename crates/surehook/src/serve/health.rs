@@ -1,0 +1,75 @@
+//! `/healthz`, `/readyz` and `/metrics`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use surehook_outbox::store::upkeep::{self, Gauges};
+use surehook_outbox::{Database, DatabaseError};
+
+use super::Engine;
+use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
+
+/// A scrape or a question must not hang where the database does.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+#[derive(Clone)]
+struct Health {
+    database: Database,
+    metrics: Metrics,
+    ready: Arc<AtomicBool>,
+}
+
+pub(super) fn router(database: &Database, engine: &Engine) -> Router {
+    let state =
+        Health { database: database.clone(), metrics: engine.metrics.clone(), ready: Arc::clone(&engine.ready) };
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(state)
+}
+
+/// Ready: not stopping, and the database answers.
+async fn ready(State(health): State<Health>) -> Response {
+    if !health.ready.load(Ordering::SeqCst) {
+        return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response();
+    }
+    match gauges(&health.database).await {
+        Ok(_) => "ready\n".into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn metrics(State(health): State<Health>) -> Response {
+    let text = match gauges(&health.database).await {
+        Ok(gauges) => health.metrics.render(&gauges).map_err(|error| error.to_string()),
+        Err(reason) => Err(reason),
+    };
+    match text {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn gauges(database: &Database) -> Result<Gauges, String> {
+    let read = async {
+        let session = database.session().await?;
+        upkeep::gauges(&session).await
+    };
+    match tokio::time::timeout(ANSWER_WITHIN, read).await {
+        Ok(Ok(gauges)) => Ok(gauges),
+        Ok(Err(error)) => Err(away(&error)),
+        Err(_) => Err(format!("the database did not answer within {ANSWER_WITHIN:?}")),
+    }
+}
+
+fn away(error: &DatabaseError) -> String {
+    tracing::debug!(error = error as &dyn std::error::Error, "the database could not be asked");
+    "the database is away".into()
+}

@@ -1,0 +1,44 @@
+//! The scan: announces every repository of this storage at start and then at intervals, so that what no push told of
+//! (a crash, `git update-ref`, a push past the hook) is told all the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::capture::announce::{AnnounceError, Announcer};
+
+/// Scans until stopped.
+pub(super) async fn run(announcer: Arc<Announcer>, storage_id: Uuid, every: Duration, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            outcome = announcer.scan(storage_id) => report(outcome),
+            // Abandoning a scan is safe: what it had not committed is found by the next.
+            () = stop.cancelled() => return,
+        }
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+type Outcomes = Vec<(Uuid, Result<crate::capture::announce::Announced, AnnounceError>)>;
+
+fn report(outcome: Result<Outcomes, AnnounceError>) {
+    match outcome {
+        Err(error) => tracing::warn!(%error, "the scan could not begin; it runs again"),
+        Ok(repositories) => {
+            for (repository_id, outcome) in repositories {
+                match outcome {
+                    Ok(announced) if announced.events > 0 => {
+                        tracing::info!(%repository_id, events = announced.events, "the scan found changes that no push had told of");
+                    }
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!(%repository_id, %error, "this repository could not be announced"),
+                }
+            }
+        }
+    }
+}
