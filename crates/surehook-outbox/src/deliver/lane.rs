@@ -158,12 +158,12 @@ impl LaneRun {
                 last_error: sent.error.clone(),
             });
         }
-        let (done, head) = if ends.is_some() { (seq, Head::default()) } else { (seq - 1, verdict.head) };
-        let release = match step {
-            Step::GoOn => None,
-            Step::GiveBack(release) => Some(release),
+        // A dead head that blocks its lane stays the head: an operator replays it in place, or skips it.
+        let (done, head, release) = match step {
+            Step::GoOn => (seq, Head::default(), None),
+            Step::GiveBack(release) => (seq - 1, verdict.head, Some(release)),
         };
-        self.report(done, head, sent.error.filter(|_| ends.is_none()), report, release);
+        self.report(done, head, sent.error.filter(|_| release.is_some()), report, release);
         step
     }
 
@@ -199,7 +199,7 @@ impl LaneRun {
             ..Report::default()
         };
         if self.target.block_on_dead {
-            self.report(seq, Head::default(), None, report, Some(Release::Blocked));
+            self.report(seq - 1, head, Some(words.to_owned()), report, Some(Release::Blocked));
             return Step::GiveBack(Release::Blocked);
         }
         self.report(seq, Head::default(), None, report, None);

@@ -41,7 +41,8 @@ pub async fn migrate(
     let transaction = session.transaction().await?;
     transaction
         .batch_execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended('surehook migrations', 0));
+            "SET LOCAL client_min_messages = warning;
+             SELECT pg_advisory_xact_lock(hashtextextended('surehook migrations', 0));
              CREATE TABLE IF NOT EXISTS surehook_migrations (
                  component  text NOT NULL,
                  name       text NOT NULL,

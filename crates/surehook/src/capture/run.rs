@@ -17,6 +17,9 @@ use crate::payload::text::{Encoding, text};
 use crate::store::announce::{self as store, Accepted, RefRow, Step};
 use crate::store::repositories::{self, Repository, RepositoryState, StateChange};
 
+/// Ids named in the log line of one commit at most.
+const LOGGED_EVENTS_MAX: usize = 20;
+
 /// Announces that came first so often make this one take the lock before it looks.
 const RACES_MAX: usize = 3;
 /// Transactions of one call; what is left then waits for the next.
@@ -270,7 +273,12 @@ impl Run<'_> {
                     tracing::error!(repository = %self.repository.name, %error, "The high-water mark cannot be written beside the refs");
                 }
                 let sequence = high_water.sequence;
-                tracing::info!(repository = %self.repository.name, events = event_ids.len(), sequence, "Pushes are announced");
+                // The event id is what a reader follows from here to the delivery and the receipt.
+                let ids =
+                    event_ids.iter().take(LOGGED_EVENTS_MAX).map(ToString::to_string).collect::<Vec<_>>().join(" ");
+                tracing::info!(
+                    repository = %self.repository.name, events = event_ids.len(), sequence, event_id = %ids, "push recorded"
+                );
                 Ok(Round::Committed { events: event_ids.len(), sequence })
             }
         }

@@ -121,9 +121,10 @@ impl Demo {
         let work = data.join("work").join(name.as_str());
         let commit = client::commit(&work, &url).await?;
         let pushed_at = database_time(database).await?;
-        let pushed = client::push(&work, commit).await?;
+        client::push(&work).await?;
+        let accepted_at = database_time(database).await?;
         let story = timeline::follow(database, &receiving.database, repository_id, BUILD_WITHIN).await?;
-        print!("{}", story.tell(pushed_at, &pushed));
+        print!("{}", story.tell(pushed_at, accepted_at, &commit));
         let built = story.is_built();
         if built {
             println!("\nThe push was built: exactly one build, because of one webhook, because of one transaction.");

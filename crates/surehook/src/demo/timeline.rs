@@ -7,7 +7,6 @@ use surehook_outbox::Database;
 use surehook_outbox::store::operate::{self, DeliveryFilter, EventFilter};
 use uuid::Uuid;
 
-use super::client::Pushed;
 use crate::cli::CliError;
 use crate::store::inbox::{self, Build};
 
@@ -71,11 +70,11 @@ impl Story {
     }
 
     /// The timeline, from the moment before the push on. All times are the database's.
-    pub(super) fn tell(&self, begun: Timestamp, pushed: &Pushed) -> String {
+    pub(super) fn tell(&self, begun: Timestamp, accepted: Timestamp, commit: &str) -> String {
         let mut lines: Vec<(f64, String)> = vec![(0.0, "git push begins".into())];
         let since = |moment: Timestamp| moment.duration_since(begun).as_secs_f64();
-        let short = &pushed.commit[..12.min(pushed.commit.len())];
-        lines.push((pushed.took.as_secs_f64(), format!("push accepted: main is at {short}, git push says ok")));
+        let short = &commit[..12.min(commit.len())];
+        lines.push((since(accepted), format!("push accepted: main is at {short}, git push says ok")));
         if let Some(event) = &self.event {
             let words = format!("transaction committed: event {} and its delivery", event.event_id);
             lines.push((since(event.created_at), words));

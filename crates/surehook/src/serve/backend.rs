@@ -116,11 +116,7 @@ impl GitBackend for Backend {
             let repository = granted.repository.name.as_str();
             let hints = Hints { pusher: hints.pusher, push_options: hints.push_options, refs: Vec::new() };
             match self.announcer.announce(repository_id, hints).await {
-                Ok(announced) => {
-                    let (events, sequence) = (announced.events, announced.last_sequence);
-                    tracing::info!(repository, %repository_id, events, sequence, "push recorded");
-                    PushOutcome::Announced(events)
-                }
+                Ok(announced) => PushOutcome::Announced(announced.events),
                 Err(error) => {
                     tracing::warn!(repository, %repository_id, %error, "the push is on disk, its events follow");
                     PushOutcome::Later(words(&error).to_owned())

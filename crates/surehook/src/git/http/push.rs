@@ -192,7 +192,7 @@ impl Push {
         };
         let line = match outcome {
             Some(Ok(PushOutcome::Announced(events))) => {
-                tracing::info!(%repository, commands, events, "a push was announced");
+                tracing::debug!(%repository, commands, events, "a push was announced");
                 return;
             }
             Some(Ok(PushOutcome::Later(why))) => format!("{LATE}: {why}"),
