@@ -1,5 +1,5 @@
 //! `docs/delivery-states.md`, the enums of the code and the CHECK constraints of the schema name the same states.
-#![allow(clippy::disallowed_methods, reason = "tests ask the database directly")]
+#![expect(clippy::disallowed_methods, reason = "tests speak SQL directly")]
 
 mod common;
 
@@ -43,7 +43,7 @@ async fn allowed(outbox: &Outbox, table: &str, column: &str) -> Words {
             &[&table, &column],
         )
         .await
-        .unwrap();
+        .expect("the catalogue answers");
     assert_eq!(rows.len(), 1, "{table}.{column} has one CHECK of its own");
     quoted(rows[0].get(0))
 }
