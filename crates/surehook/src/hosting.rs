@@ -3,6 +3,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use surehook_outbox::store::{Database, DatabaseError};
 use uuid::Uuid;
@@ -11,6 +12,7 @@ use crate::capture::storage::read_or_create_id;
 use crate::git::backend::ObjectFormat;
 use crate::git::command::{Git, GitSettings};
 use crate::git::hosted::{HostedError, HostedRepositories};
+use crate::git::lock::{self, Locked};
 use crate::git::name::RepoName;
 use crate::store::repositories::{self, Inserted, NewRepository, Origin, Repository, RepositoryState};
 
@@ -58,6 +60,9 @@ pub struct Storage {
     database: Database,
 }
 
+/// How long a creation waits for a start-up that has the storage to itself.
+const STARTUP_WAIT_MAX: Duration = Duration::from_secs(30);
+
 /// What start-up finished of what had been interrupted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Finished {
@@ -83,6 +88,7 @@ impl Storage {
 
     /// Makes an empty repository: on disk under a temporary name, then the row, then its place.
     pub async fn create(&self, name: &RepoName, object_format: ObjectFormat) -> Result<Uuid, HostingError> {
+        let _working = self.working().await?;
         let id = Uuid::new_v4();
         let made = self.hosted.create(id, object_format).await?;
         let path = name.relative_path();
@@ -124,6 +130,17 @@ impl Storage {
         if self.storage_id != repository.storage_id {
             return Err(HostingError::Elsewhere { name: repository.name.clone(), root: self.root.clone() });
         }
+        let _working = self.working().await?;
+        self.remove(repository).await
+    }
+
+    /// Held while something is half done on purpose, so that a start-up does not take it for left over.
+    async fn working(&self) -> Result<Locked, HostingError> {
+        let failed = |source| HostingError::Folder { path: self.root.clone(), source };
+        lock::shared(&self.root, STARTUP_WAIT_MAX).await.map_err(failed)
+    }
+
+    async fn remove(&self, repository: &Repository) -> Result<(), HostingError> {
         let id = repository.repository_id;
         repositories::mark_deleting(&self.database, id).await?;
         if let Ok(name) = RepoName::parse(&repository.name) {
@@ -138,9 +155,12 @@ impl Storage {
         Ok(())
     }
 
-    /// Finishes what an interrupted process left half done. To be called before anything else works on the storage.
+    /// Finishes what an interrupted process left half done, unless a creation or deletion is under way: then what is
+    /// half done may be its work, and waits for the next start.
     pub async fn finish_leftovers(&self) -> Result<Finished, HostingError> {
         let mut finished = Finished::default();
+        let failed = |source| HostingError::Folder { path: self.root.clone(), source };
+        let Locked::Held(_alone) = lock::exclusive_now(&self.root).map_err(failed)? else { return Ok(finished) };
         let leftovers = self.hosted.leftovers().await?;
         for new in leftovers.new {
             let row = repositories::find_by_id(&self.database, new.id()).await?;
@@ -171,7 +191,7 @@ impl Storage {
                     }
                 }
                 RepositoryState::Deleting => {
-                    self.delete(&row).await?;
+                    self.remove(&row).await?;
                     finished.deleted += 1;
                 }
                 _ => {}

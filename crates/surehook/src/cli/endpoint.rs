@@ -89,7 +89,7 @@ pub struct AddArgs {
     #[command(flatten)]
     secret: SecretArgs,
     /// The body that it is sent
-    #[arg(long, value_name = "FORMAT", default_value = "native", value_parser = ["native", "github", "gitea", "gitlab"])]
+    #[arg(long, value_name = "FORMAT", default_value = "native", value_parser = ["native"])]
     format: String,
     /// It is meant to lead to a loopback or private address
     #[arg(long)]
