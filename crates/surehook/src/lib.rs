@@ -7,7 +7,6 @@
 pub mod capture;
 pub mod cli;
 pub mod config;
-pub mod demo;
 pub mod embedded;
 pub mod git;
 pub mod hosting;

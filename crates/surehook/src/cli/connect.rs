@@ -35,7 +35,7 @@ pub async fn connect_receive(globals: &Globals) -> Result<Connected, CliError> {
 }
 
 /// The same for either role and with this many sessions at most.
-pub async fn connect_with(globals: &Globals, role: Role, sessions_max: usize) -> Result<Connected, CliError> {
+pub(super) async fn connect_with(globals: &Globals, role: Role, sessions_max: usize) -> Result<Connected, CliError> {
     if let Some(url) = &globals.database_url {
         return Ok(Connected {
             database: open_database(url, role, sessions_max).await?,

@@ -3,6 +3,7 @@
 
 mod connect;
 pub mod delivery;
+mod demo;
 pub mod dlq;
 mod doctor;
 pub mod endpoint;
@@ -22,10 +23,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use connect::{Connected, connect, connect_receive, connect_with};
+pub use connect::{Connected, connect, connect_receive};
 pub use failure::CliError;
 pub use receive::{ReceiveArgs, ReceiveCommand};
-pub use services::Signals;
+
 pub use services::{DemoArgs, ServeArgs, WorkerArgs};
 pub use values::{SecretArgs, Since, parse_duration_ms};
 

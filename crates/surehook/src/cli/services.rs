@@ -103,7 +103,7 @@ pub(super) async fn worker(globals: Globals, args: WorkerArgs) -> Result<ExitCod
 pub(super) async fn demo(globals: Globals, args: DemoArgs) -> Result<ExitCode, CliError> {
     start_logs_quietly(&globals)?;
     let signals = Signals::listen()?;
-    crate::demo::run(&globals, args.once, signals).await
+    super::demo::run(&globals, args.once, signals).await
 }
 
 /// Serves until a first signal asks for a soft stop; a second one ends it at once.
@@ -124,14 +124,14 @@ async fn until_stopped(mut server: Server, connected: Connected, mut signals: Si
 }
 
 /// SIGTERM and SIGINT.
-pub struct Signals {
+pub(super) struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
 impl Signals {
     /// From now on these signals end nothing by themselves.
-    pub fn listen() -> Result<Self, CliError> {
+    pub(super) fn listen() -> Result<Self, CliError> {
         use tokio::signal::unix::{SignalKind, signal};
         let failed = |error: std::io::Error| {
             CliError::new(format!("Signals cannot be listened for: {error}."), "Please report this.")
@@ -143,7 +143,7 @@ impl Signals {
     }
 
     /// Waits for the next one.
-    pub async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -19,7 +19,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::cli::{CliError, Connected, Globals, Signals, connect_receive, connect_with};
+use super::connect::{connect_receive, connect_with};
+use super::services::Signals;
+use super::{CliError, Connected, Globals};
 use crate::config::file::Config;
 use crate::embedded::Role;
 use crate::git::backend::ObjectFormat;
@@ -36,7 +38,7 @@ const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Ad
 const BUILD_WITHIN: Duration = Duration::from_secs(60);
 
 /// Runs the demo; with `once` it ends after the build, with exit code 0 only if the build really ran.
-pub async fn run(globals: &Globals, once: bool, mut signals: Signals) -> Result<ExitCode, CliError> {
+pub(super) async fn run(globals: &Globals, once: bool, mut signals: Signals) -> Result<ExitCode, CliError> {
     let mut globals = globals.clone();
     let data = globals.data.take().unwrap_or_else(|| crate::config::default_data_dir().join("demo"));
     globals.data = Some(data.clone());
