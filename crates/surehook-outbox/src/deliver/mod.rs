@@ -276,7 +276,14 @@ async fn look(shared: &Arc<Shared>, reports: &recorder::Reports, books: &mut Boo
     more_is_due |=
         quotas.iter().any(|q| claimed.iter().filter(|lane| lane.endpoint_id == q.endpoint_id).count() == q.lanes);
     let targets: HashMap<Uuid, Arc<Target>> = targets.into_iter().map(|t| (t.endpoint_id, Arc::new(t))).collect();
-    let mut work = read_claimed(&session, shared, &claimed, &targets).await?;
+    let mut work = match read_claimed(&session, shared, &claimed, &targets).await {
+        Ok(work) => work,
+        Err(error) => {
+            // What was claimed but could not be read is given back as it was, as soon as the database answers again.
+            claimed.iter().for_each(|lane| reports.send(recorder::Report::give_back(lane)));
+            return Err(error);
+        }
+    };
     drop(session);
     for lane in claimed {
         let Some(target) = targets.get(&lane.endpoint_id) else { continue };

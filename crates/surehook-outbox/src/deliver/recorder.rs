@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::{Shared, chain};
-use crate::store::record::{self, Attempt, Batch, DeadLetter, LaneState};
+use crate::store::claim::ClaimedLane;
+use crate::store::record::{self, Attempt, Batch, DeadLetter, LaneState, Release};
 use crate::store::{DatabaseError, workers};
 
 /// How long a group gathers while reports keep coming.
@@ -29,6 +30,22 @@ pub(super) struct Report {
     pub(super) replays_delivered: Vec<(i64, Uuid)>,
     pub(super) pauses: Vec<(Uuid, String)>,
     pub(super) succeeded: bool,
+}
+
+impl Report {
+    /// Gives a lane back as it was claimed.
+    pub(super) fn give_back(lane: &ClaimedLane) -> Self {
+        let lane = LaneState {
+            lane_id: lane.lane_id,
+            epoch: lane.epoch,
+            done_seq: lane.done_seq,
+            head: lane.head,
+            first_tried_at: None,
+            last_error: None,
+            release: Some(Release::Now),
+        };
+        Self { lane: Some(lane), ..Self::default() }
+    }
 }
 
 /// The lanes' end of the channel.
