@@ -1,0 +1,105 @@
+//! What the documents say is tried: the checks for receivers run, and the settings shown are the defaults.
+//! Needs sh, curl and openssl, and python3 for one of them; a check whose tools are missing says so and passes.
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests may panic and start programs")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use surehook::config::file::{self, Config};
+use surehook_testkit::receiver::{Answer, Receiver};
+use surehook_webhook::{Secret, Secrets, Verifier};
+
+const OPERATING: &str = include_str!("../../../docs/operating.md");
+const RECEIVING: &str = include_str!("../../../docs/receiving-webhooks.md");
+
+/// A secret of each form.
+const SECRETS: [&str; 2] = ["correct horse battery staple", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"];
+
+/// The fenced block that begins like this, without its fences.
+fn block(page: &'static str, begin: &str) -> &'static str {
+    let (_, rest) = page.split_once(begin).expect("the page has this block");
+    rest.split_once("\n```").expect("the block ends").0
+}
+
+fn is_there(tool: &str) -> bool {
+    let found = Command::new("sh").args(["-c", "command -v \"$1\" > /dev/null", "sh", tool]).status().unwrap();
+    if !found.success() {
+        eprintln!("{tool} is not installed: this check was not run");
+    }
+    found.success()
+}
+
+/// Runs the check with openssl and curl, and returns the status that it prints.
+fn send_by_hand(folder: &Path, url: &str, secret: &str, id: &str) -> String {
+    let script = block(RECEIVING, "```sh\n# check: openssl\n");
+    let mut command = Command::new("sh");
+    command.args(["-eu", "-c", script]).current_dir(folder);
+    let output = command.env("url", url).env("secret", secret).env("id", id).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_made_by_hand_is_one_of_ours() {
+    if !is_there("openssl") || !is_there("curl") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for secret in SECRETS {
+        let receiver = Receiver::start(|_| Answer::status(202)).await;
+        assert_eq!(send_by_hand(folder.path(), &receiver.url("/"), secret, "some-id"), "202");
+        let request = receiver.requests().pop().unwrap();
+        assert_eq!(request.header("content-type"), Some("application/json"));
+        let headers = request.headers.iter().map(|(name, value)| (std::str::from_utf8(name).unwrap(), &value[..]));
+        let sent_at: i64 = request.header("webhook-timestamp").unwrap().parse().unwrap();
+        let verifier = Verifier::new(Secrets::from(Secret::parse(secret).unwrap()));
+        let verified = verifier.verify(headers, &request.body, sent_at).expect("it is signed as surehook signs");
+        assert_eq!(verified.webhook_id, "some-id");
+    }
+}
+
+/// Ends the program with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_receiver_in_python_takes_each_delivery_once() {
+    if !is_there("openssl") || !is_there("curl") || !is_there("python3") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("receiver.py");
+    std::fs::write(&program, block(RECEIVING, "```python\n# check: python\n")).unwrap();
+    let mut command = Command::new("python3");
+    command.arg(&program).arg("0").arg(folder.path().join("seen.db")).args(SECRETS);
+    let mut running = Running(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(running.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let url = format!("http://127.0.0.1:{}/", line.trim().strip_prefix("listening on port ").unwrap());
+    for (secret, id) in SECRETS.iter().zip(["one", "two"]) {
+        assert_eq!(send_by_hand(folder.path(), &url, secret, id), "202", "{secret}");
+        assert_eq!(send_by_hand(folder.path(), &url, secret, id), "409", "{secret}");
+    }
+    assert_eq!(send_by_hand(folder.path(), &url, "another secret", "three"), "401");
+}
+
+#[test]
+fn the_settings_shown_are_the_defaults() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("surehook.toml");
+    let shown = block(OPERATING, "```toml\n");
+    std::fs::write(&path, shown).unwrap();
+    assert_eq!(file::read(Some(&path)).unwrap(), Config::default());
+    // And all of them are shown.
+    for line in file::reference().lines().filter(|line| !line.is_empty()) {
+        let key = line.split('=').next().unwrap().trim();
+        assert!(shown.lines().any(|shown| shown.trim_start().starts_with(key)), "{key} is not shown");
+    }
+}
