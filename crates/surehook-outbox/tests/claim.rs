@@ -1,5 +1,9 @@
 //! Claims take exactly what they may; dead workers are taken over; a stop loses and charges nothing.
-#![expect(clippy::disallowed_methods, reason = "tests speak SQL directly")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests speak SQL directly, and panic where they cannot go on"
+)]
 
 mod common;
 
@@ -159,7 +163,10 @@ async fn three_vanished_workers_bury_a_head_and_spare_its_neighbours() {
     let worker = outbox.worker();
     outbox.drained().await;
     worker.stop().await;
-    assert_eq!(receiver.requests().iter().map(|r| r.text()).collect::<Vec<_>>(), ["innocent", "harmless"]);
+    assert_eq!(
+        receiver.requests().iter().map(surehook_testkit::receiver::Request::text).collect::<Vec<_>>(),
+        ["innocent", "harmless"]
+    );
     assert_eq!(
         outbox.count("SELECT count(*) FROM outbox_dlq WHERE reason = 'crashed_worker' AND body = 'poison'").await,
         1

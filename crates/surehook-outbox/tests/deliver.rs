@@ -1,5 +1,9 @@
 //! Deliveries as they should be: signed, in order, once, from any number of workers.
-#![expect(clippy::disallowed_methods, reason = "tests speak SQL directly")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests speak SQL directly, and panic where they cannot go on"
+)]
 
 mod common;
 
@@ -138,7 +142,10 @@ async fn polling_alone_delivers_and_a_late_commit_is_not_passed_over() {
     receiver.wait_for(1).await;
     open.commit().await.unwrap();
     let requests = receiver.wait_for(2).await;
-    assert_eq!(requests.iter().map(|r| r.text()).collect::<Vec<_>>(), ["second recorded", "first recorded"]);
+    assert_eq!(
+        requests.iter().map(surehook_testkit::receiver::Request::text).collect::<Vec<_>>(),
+        ["second recorded", "first recorded"]
+    );
     outbox.drained().await;
     worker.stop().await;
 }

@@ -1,5 +1,9 @@
 //! Recording events: with the caller's transaction or not at all, without gaps, without deadlocks, once per key.
-#![expect(clippy::disallowed_methods, reason = "tests speak SQL directly")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests speak SQL directly, and panic where they cannot go on"
+)]
 
 mod common;
 

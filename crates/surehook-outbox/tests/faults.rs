@@ -1,5 +1,9 @@
 //! Receivers that fail in every way, and what becomes of the deliveries.
-#![expect(clippy::disallowed_methods, reason = "tests speak SQL directly")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests speak SQL directly, and panic where they cannot go on"
+)]
 
 mod common;
 
@@ -213,7 +217,10 @@ async fn gone_pauses_the_endpoint_and_keeps_what_waits() {
     outbox.sql.execute("UPDATE endpoints SET state = 'active' WHERE endpoint_id = $1", &[&id]).await.unwrap();
     outbox.drained().await;
     worker.stop().await;
-    assert_eq!(receiver.requests().iter().map(|r| r.text()).collect::<Vec<_>>(), ["1", "1", "2"]);
+    assert_eq!(
+        receiver.requests().iter().map(surehook_testkit::receiver::Request::text).collect::<Vec<_>>(),
+        ["1", "1", "2"]
+    );
 }
 
 #[tokio::test]
@@ -346,6 +353,9 @@ async fn a_lost_row_is_buried_and_the_lane_goes_on() {
     let worker = outbox.worker();
     outbox.drained().await;
     worker.stop().await;
-    assert_eq!(receiver.requests().iter().map(|r| r.text()).collect::<Vec<_>>(), ["three"]);
+    assert_eq!(
+        receiver.requests().iter().map(surehook_testkit::receiver::Request::text).collect::<Vec<_>>(),
+        ["three"]
+    );
     assert_eq!(outbox.count("SELECT count(*) FROM outbox_dlq WHERE reason = 'row_missing'").await, 2);
 }

@@ -1,5 +1,6 @@
 //! What the outbox's tests share: a database with the schema, endpoints, a worker.
-#![allow(dead_code, reason = "each test file uses its part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::time::Duration;
 

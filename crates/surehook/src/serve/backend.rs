@@ -118,8 +118,10 @@ impl GitBackend for Backend {
             match self.announcer.announce(repository_id, hints).await {
                 Ok(announced) => PushOutcome::Announced(announced.events),
                 Err(error) => {
-                    tracing::warn!(repository, %repository_id, %error, "the push is on disk, its events follow");
-                    PushOutcome::Later(words(&error).to_owned())
+                    let told = words(&error).to_owned();
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(repository, %repository_id, error, "the push is on disk, its events follow");
+                    PushOutcome::Later(told)
                 }
             }
         })
@@ -129,9 +131,10 @@ impl GitBackend for Backend {
 /// What the person at the client is told; the details stand in the log.
 fn words(error: &AnnounceError) -> &'static str {
     match error {
-        AnnounceError::Held(_) => "many refs vanished at once: webhooks are held until the operator confirms",
-        AnnounceError::Unavailable(_) => "the storage is in doubt: webhooks will follow when it is well again",
-        _ => "webhooks will follow",
+        AnnounceError::Held(_) => "many refs vanished at once, and they are held until the operator confirms",
+        AnnounceError::Unavailable(_) => "the storage is in doubt",
+        AnnounceError::Database(_) => "the database is away or did not take them",
+        _ => "they could not be recorded yet",
     }
 }
 

@@ -28,7 +28,9 @@ type Outcomes = Vec<(Uuid, Result<crate::capture::announce::Announced, AnnounceE
 
 fn report(outcome: Result<Outcomes, AnnounceError>) {
     match outcome {
-        Err(error) => tracing::warn!(%error, "the scan could not begin; it runs again"),
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the scan could not begin; it runs again");
+        }
         Ok(repositories) => {
             for (repository_id, outcome) in repositories {
                 match outcome {
@@ -36,7 +38,10 @@ fn report(outcome: Result<Outcomes, AnnounceError>) {
                         tracing::info!(%repository_id, events = announced.events, "the scan found changes that no push had told of");
                     }
                     Ok(_) => {}
-                    Err(error) => tracing::warn!(%repository_id, %error, "this repository could not be announced"),
+                    Err(error) => {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(%repository_id, error, "this repository could not be announced");
+                    }
                 }
             }
         }
