@@ -1,9 +1,5 @@
 //! Deliveries as they should be: signed, in order, once, from any number of workers.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests speak SQL directly, and panic where they cannot go on"
-)]
+#![expect(clippy::disallowed_methods, reason = "tests speak SQL directly")]
 
 mod common;
 

@@ -1,9 +1,5 @@
 //! Recording events: with the caller's transaction or not at all, without gaps, without deadlocks, once per key.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests speak SQL directly, and panic where they cannot go on"
-)]
+#![expect(clippy::disallowed_methods, reason = "tests speak SQL directly")]
 
 mod common;
 
