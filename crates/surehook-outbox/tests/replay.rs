@@ -1,5 +1,5 @@
 //! What an operator does, with a worker that runs and a receiver that answers.
-#![expect(clippy::disallowed_methods, reason = "tests speak SQL directly")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests speak SQL directly")]
 
 mod common;
 
