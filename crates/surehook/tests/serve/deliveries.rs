@@ -1,0 +1,212 @@
+//! From a push to its receipt, and what an operator does on the way.
+
+use std::collections::HashSet;
+
+use surehook_testkit::eventually;
+use surehook_testkit::receiver::{Answer, Receiver};
+
+use super::world::{SECRET, SOON, World, payloads, script};
+
+#[tokio::test]
+async fn a_push_is_built_once_and_its_repeat_is_answered_409() {
+    let world = World::new().await;
+    let server = world.serve();
+    let url = world.repository(&server, "team/app");
+    let inbox = surehook_testkit::postgres::empty_database().await;
+    let command = script(
+        world.data(),
+        "build.sh",
+        "#!/bin/sh\ncat > \"$SUREHOOK_BUILD_FOLDER/seen.json\"\necho \"built $SUREHOOK_COMMIT\"\n",
+    );
+    let arguments = ["receive", "--listen", "127.0.0.1:0", "--secret", SECRET, "--exec", command.to_str().unwrap()];
+    let receiver = world.start_with(inbox.url(), &arguments);
+    let hook = format!("http://{}/", receiver.address);
+    world.endpoint("ci", "team/app", &hook, &[]);
+    let work = world.checkout(&url).await;
+    let commit = work.commit("file", "text").await;
+    work.ok(["push", "-q", "origin", "HEAD:main"]).await;
+    world.drained().await;
+
+    let builds = async || {
+        let output = world.command(inbox.url(), &["receive", "list", "--json"]).output().unwrap();
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let built = eventually(SOON, async || {
+        builds().await.as_array().filter(|all| all.len() == 1 && all[0]["state"] == "finished").cloned()
+    })
+    .await;
+    assert_eq!((&built[0]["exit_code"], &built[0]["commit"]), (&0.into(), &commit.as_str().into()));
+    let log = world.command(inbox.url(), &["receive", "log", "1"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&log.stdout).trim(), format!("built {commit}"));
+
+    // The same delivery, put back as if the answer had been lost.
+    let delivered = world.json(&["delivery", "list"]);
+    let id = delivered[0]["delivery_id"].as_str().unwrap();
+    assert_eq!((&delivered[0]["status"], built[0]["webhook_id"].as_str().unwrap()), (&"published".into(), id));
+    world
+        .sql
+        .batch_execute(
+            "DELETE FROM outbox_attempts;
+             UPDATE outbox_lanes SET done_seq = 0, ready_at = now()",
+        )
+        .await
+        .unwrap();
+    world.until("the repeat", "SELECT count(*) FROM outbox_attempts WHERE outcome = 'conflict' AND status_code = 409 AND ends = 'published'").await;
+    assert_eq!(builds().await.as_array().unwrap().len(), 1, "one build");
+}
+
+#[tokio::test]
+async fn five_refusals_are_a_dead_letter_and_its_replay_is_the_same_delivery() {
+    let world = World::new().await;
+    let server = world.serve();
+    let url = world.repository(&server, "app");
+    let receiver = Receiver::start(|_| Answer::status(500)).await;
+    world.endpoint("ci", "app", &receiver.url("/"), &["--retry-max-delay", "50ms"]);
+    let work = world.checkout(&url).await;
+    work.commit("file", "1").await;
+    work.ok(["push", "-q", "origin", "HEAD:main"]).await;
+    world.until("the dead letter", "SELECT count(*) FROM outbox_dlq WHERE state = 'dead'").await;
+    let refused = receiver.requests();
+    assert_eq!(refused.len(), 5);
+    let letter = &world.json(&["dlq", "list"])[0];
+    assert_eq!((&letter["reason"], &letter["attempts"]), (&"max_attempts".into(), &5.into()));
+    assert_eq!(world.json(&["delivery", "list", "--state", "failed"]).as_array().unwrap().len(), 1);
+
+    // A newer push of the same ref gets through: the older one must not build over it by itself.
+    receiver.answer_all(Answer::status(200));
+    work.commit("file", "2").await;
+    work.ok(["push", "-q", "origin", "HEAD:main"]).await;
+    world.drained().await;
+    let id = letter["delivery_id"].as_str().unwrap();
+    let output = world.command(world.database.url(), &["dlq", "replay", id]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "refused: {}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(receiver.requests().len(), 6);
+    world.run(&["dlq", "replay", id, "--anyway"]);
+    let last = receiver.wait_for(7).await.remove(6);
+    assert_eq!((last.header("x-webhook-id"), &last.body), (refused[0].header("x-webhook-id"), &refused[0].body));
+    world.until("the delivered letter", "SELECT count(*) FROM outbox_dlq WHERE state = 'delivered'").await;
+    assert_eq!(world.json(&["delivery", "show", id])["status"], "published");
+}
+
+#[tokio::test]
+async fn what_waits_for_a_receiver_that_is_away_arrives_in_order() {
+    let world = World::new().await;
+    let server = world.serve();
+    let url = world.repository(&server, "app");
+    let receiver = Receiver::accepting().await;
+    let address = receiver.address();
+    world.endpoint("ci", "app", &receiver.url("/"), &["--retry-max-delay", "200ms"]);
+    drop(receiver);
+    let work = world.checkout(&url).await;
+    for n in 0..50 {
+        work.commit("file", &n.to_string()).await;
+        work.ok(["push", "-q", "origin", "HEAD:main"]).await;
+    }
+    assert_eq!(world.count("SELECT sum(last_seq - done_seq)::bigint FROM outbox_lanes").await, 50);
+    let receiver = Receiver::start_at(address, |_| Answer::status(200)).await;
+    world.drained().await;
+    let sequences: Vec<i64> = payloads(&receiver.requests()).iter().map(|p| p["sequence"].as_i64().unwrap()).collect();
+    assert_eq!(sequences, (1..=50).collect::<Vec<_>>());
+    assert_eq!(world.count("SELECT count(*) FROM outbox_dlq").await, 0);
+}
+
+#[tokio::test]
+async fn workers_elsewhere_share_the_work() {
+    let world = World::new().await;
+    let server = world.serve();
+    let workers: Vec<_> =
+        (0..2).map(|_| world.start_with(world.database.url(), &["worker", "--listen", "127.0.0.1:0"])).collect();
+    let url = world.repository(&server, "app");
+    let receiver = Receiver::accepting().await;
+    world.endpoint("ci", "app", &receiver.url("/"), &["--unordered"]);
+    let work = world.checkout(&url).await;
+    work.commit("file", "text").await;
+    let refs: Vec<String> = (0..200).map(|n| format!("HEAD:refs/heads/branch-{n}")).collect();
+    work.ok(["push", "-q", "origin"].into_iter().chain(refs.iter().map(String::as_str))).await;
+    world.drained().await;
+    let ids: HashSet<String> =
+        receiver.requests().iter().map(|r| r.header("x-webhook-id").unwrap().to_owned()).collect();
+    assert_eq!((receiver.requests().len(), ids.len()), (200, 200));
+    for worker in &workers {
+        assert_eq!(worker.get("/healthz").await, (200, "ok\n".into()));
+    }
+}
+
+#[tokio::test]
+async fn the_commit_can_be_fetched_when_its_webhook_arrives() {
+    let world = World::new().await;
+    let server = world.serve();
+    let url = world.repository(&server, "app");
+    let inbox = surehook_testkit::postgres::empty_database().await;
+    let fetch = format!(
+        "#!/bin/sh\nset -eu\ncd \"$SUREHOOK_BUILD_FOLDER\"\ngit init -q --bare fetched\ncd fetched\n\
+         git ls-remote '{url}' \"$SUREHOOK_REF\" | grep -q .\ngit fetch -q '{url}' \"$SUREHOOK_REF\"\ngit cat-file -e \"$SUREHOOK_AFTER\"\n"
+    );
+    let command = script(world.data(), "fetch.sh", &fetch);
+    let arguments = ["receive", "--listen", "127.0.0.1:0", "--secret", SECRET, "--exec", command.to_str().unwrap()];
+    let receiver = world.start_with(inbox.url(), &arguments);
+    world.endpoint("ci", "app", &format!("http://{}/", receiver.address), &[]);
+    let work = world.checkout(&url).await;
+    for n in 0..20 {
+        work.commit("file", &n.to_string()).await;
+        work.ok(["push", "-q", "origin", "HEAD:main"]).await;
+    }
+    let client = inbox.client().await;
+    let finished = "SELECT count(*), count(*) FILTER (WHERE exit_code = 0) FROM inbox_builds WHERE state = 'finished'";
+    let good = eventually(SOON, async || {
+        let row = client.query_one(finished, &[]).await.unwrap();
+        (row.get::<_, i64>(0) == 20).then(|| row.get::<_, i64>(1))
+    })
+    .await;
+    assert_eq!(good, 20);
+}
+
+#[tokio::test]
+async fn the_metrics_tell_what_waits() {
+    let world = World::new().await;
+    let server = world.serve();
+    let url = world.repository(&server, "app");
+    let receiver = Receiver::accepting().await;
+    world.endpoint("ci", "app", &receiver.url("/"), &[]);
+    world.run(&["endpoint", "pause", "ci"]);
+    let work = world.checkout(&url).await;
+    for n in 0..3 {
+        work.commit("file", &n.to_string()).await;
+        work.ok(["push", "-q", "origin", "HEAD:main"]).await;
+    }
+    let value = |text: &str, name: &str| -> Option<f64> {
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    };
+    let (code, text) = server.get("/metrics").await;
+    assert_eq!(
+        (code, value(&text, "outbox_pending_count"), value(&text, "surehook_outbox_pending")),
+        (200, Some(3.0), Some(3.0))
+    );
+    assert!(value(&text, "surehook_outbox_oldest_pending_age_seconds").is_some_and(|age| age > 0.0));
+    let mut seen = HashSet::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, _) = line.rsplit_once(' ').unwrap();
+        assert!(seen.insert(name.to_owned()), "{name} stands there twice");
+        let base = name.split('{').next().unwrap();
+        let family = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| base.strip_suffix(suffix).filter(|f| text.contains(&format!("# TYPE {f} histogram"))));
+        let family = family.unwrap_or(base);
+        assert!(
+            text.contains(&format!("# HELP {family} ")) && text.contains(&format!("# TYPE {family} ")),
+            "{family} is not explained"
+        );
+    }
+    assert!(!text.contains(&receiver.address().to_string()) && !text.contains("refs/"), "no URL and no ref is a label");
+    world.run(&["endpoint", "resume", "ci"]);
+    world.drained().await;
+    let (_, text) = server.get("/metrics").await;
+    assert_eq!(value(&text, "outbox_pending_count"), Some(0.0));
+    let mut last = 0.0;
+    for line in text.lines().filter(|line| line.starts_with("surehook_attempt_duration_seconds_bucket")) {
+        let count: f64 = line.rsplit_once(' ').unwrap().1.parse().unwrap();
+        assert!(count >= last, "{line}");
+        last = count;
+    }
+    assert_eq!(value(&text, "surehook_attempts_total{outcome=\"success\"}"), Some(3.0));
+}

@@ -1,0 +1,11 @@
+//! The product as a whole: the real program as processes, the real git, a real PostgreSQL, real HTTP.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test starts programs, speaks SQL, and panics where it cannot go on"
+)]
+
+mod deliveries;
+mod faults;
+mod history;
+mod world;
