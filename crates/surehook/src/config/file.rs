@@ -1,5 +1,5 @@
 //! The configuration file: one struct per concern, every key optional, an unknown key is an error. The defaults printed
-//! by [`reference`] are the reference.
+//! by [`reference()`] are the reference.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
