@@ -84,14 +84,8 @@ async fn sigkill_between_pushes_loses_and_invents_nothing() {
     for round in 0..6usize {
         for n in 0..4 {
             let commit = work.commit("file", &format!("{round}.{n}")).await;
-            let old = server.address.clone();
-            work.ok([
-                "remote",
-                "set-url",
-                "origin",
-                &url.replace(url.split('@').nth(1).unwrap().split('/').next().unwrap(), &old),
-            ])
-            .await;
+            let url = url.replace(&first_address, &server.address);
+            work.ok(["remote", "set-url", "origin", &url]).await;
             if n == 3 {
                 // The push is under way when the server dies; whatever git says, disk and events must agree.
                 // Killed as soon as the log line is there, or the ref has moved: where a plain hook loses the push.
