@@ -8,11 +8,7 @@ use surehook_testkit::eventually;
 use surehook_testkit::postgres::{self, Cluster, Settings};
 use surehook_testkit::receiver::{Answer, Receiver};
 
-use super::world::{SOON, World, payloads};
-
-/// Sessions of the program in the test's database.
-const OURS: &str =
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'surehook'";
+use super::world::{OURS, SOON, World, payloads};
 
 #[tokio::test]
 async fn a_stop_in_the_middle_charges_nothing_and_the_restart_goes_on() {

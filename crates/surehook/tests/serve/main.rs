@@ -5,7 +5,9 @@
     reason = "a test starts programs, speaks SQL, and panics where it cannot go on"
 )]
 
+mod access;
 mod deliveries;
 mod faults;
 mod history;
+mod stops;
 mod world;

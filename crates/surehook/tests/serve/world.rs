@@ -16,6 +16,9 @@ use surehook_testkit::postgres::{Client, TestDatabase};
 /// No test waits longer than this for anything.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 pub(crate) const SECRET: &str = "s3cret";
+/// Sessions of the program in the test's database.
+pub(crate) const OURS: &str =
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'surehook'";
 
 pub(crate) struct World {
     pub(crate) database: TestDatabase,
@@ -116,6 +119,19 @@ impl World {
         let checkout = self.git.init("work").await;
         checkout.ok(["remote", "add", "origin", url]).await;
         checkout
+    }
+
+    /// The status and the head, in lower case, of the answer to a GET with this token.
+    pub(crate) fn head(&self, server: &Running, path: &str, token: Option<&str>) -> (u16, String) {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--max-time", "20", "--output", "/dev/null", "--dump-header", "-"]);
+        if let Some(token) = token {
+            curl.args(["--user", &format!("x:{token}")]);
+        }
+        let output = curl.arg(format!("http://{}{path}", server.address)).output().unwrap();
+        let head = String::from_utf8_lossy(&output.stdout).to_lowercase();
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+        (status.unwrap_or_default(), head)
     }
 
     pub(crate) async fn count(&self, sql: &str) -> i64 {

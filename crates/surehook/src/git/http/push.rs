@@ -229,7 +229,8 @@ impl Push {
         }
     }
 
-    /// At the end of the grace time git is asked to end, which takes its locks and quarantine away; then it must.
+    /// At the end of the grace time git is asked to end, which takes its locks away (not its quarantine, since git 2.37);
+    /// then it must.
     async fn end_on_stop(&self, group: ProcessGroup) -> Infallible {
         self.service.inner.ending.cancelled().await;
         group.signal(Signal::TERM);
