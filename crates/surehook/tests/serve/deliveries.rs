@@ -1,9 +1,14 @@
 //! From a push to its receipt, and what an operator does on the way.
 
 use std::collections::HashSet;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use surehook_testkit::eventually;
 use surehook_testkit::receiver::{Answer, Receiver};
+use surehook_webhook::signature::x_signature;
+use surehook_webhook::{Secret, Secrets, envelope};
+use tokio::io::AsyncWriteExt as _;
 
 use super::world::{SECRET, SOON, World, payloads, script};
 
@@ -39,6 +44,13 @@ async fn a_push_is_built_once_and_its_repeat_is_answered_409() {
     let log = world.command(inbox.url(), &["receive", "log", "1"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&log.stdout).trim(), format!("built {commit}"));
 
+    // The same delivery once more, by somebody who has the secret.
+    let event = world.sql.query_one("SELECT payload FROM outbox_events", &[]).await.unwrap();
+    let (body, id) = (event.get::<_, &[u8]>(0), built[0]["webhook_id"].as_str().unwrap());
+    assert_eq!(by_hand(&hook, id.parse().unwrap(), body).await, 409);
+    let answers = "SELECT count(*) FROM outbox_attempts WHERE outcome = 'success' AND status_code = 202";
+    assert_eq!((world.count(answers).await, builds().await.as_array().unwrap().len()), (1, 1));
+
     // The same delivery, put back as if the answer had been lost.
     let delivered = world.json(&["delivery", "list"]);
     let id = delivered[0]["delivery_id"].as_str().unwrap();
@@ -53,6 +65,49 @@ async fn a_push_is_built_once_and_its_repeat_is_answered_409() {
         .unwrap();
     world.until("the repeat", "SELECT count(*) FROM outbox_attempts WHERE outcome = 'conflict' AND status_code = 409 AND ends = 'published'").await;
     assert_eq!(builds().await.as_array().unwrap().len(), 1, "one build");
+}
+
+/// Signs and posts a body as surehook does; gives the status of the answer.
+async fn by_hand(url: &str, id: uuid::Uuid, body: &[u8]) -> u16 {
+    let now_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let secrets = Secrets::from(Secret::parse(SECRET).unwrap());
+    let headers = envelope::headers(id, i64::try_from(now_s).unwrap(), body, &secrets);
+    let mut curl = tokio::process::Command::new("curl");
+    curl.args(["--silent", "--max-time", "20", "--output", "/dev/null", "--write-out", "%{http_code}"]);
+    for (name, value) in headers {
+        curl.arg("--header").arg(format!("{name}: {value}"));
+    }
+    let mut curl =
+        curl.args(["--data-binary", "@-", url]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    curl.stdin.take().unwrap().write_all(body).await.unwrap();
+    String::from_utf8(curl.wait_with_output().await.unwrap().stdout).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_replayed_with_its_id_and_bytes() {
+    let world = World::new().await;
+    let server = world.serve();
+    let url = world.repository(&server, "app");
+    let receiver = Receiver::start(|_| Answer::status(500)).await;
+    world.endpoint("ci", "app", &receiver.url("/"), &["--retry-max-delay", "50ms"]);
+    let work = world.checkout(&url).await;
+    work.commit("caf\u{e9} \u{1f680}/1.0", "text").await;
+    work.ok(["push", "-q", "origin", "HEAD:main"]).await;
+    world.until("the dead letter", "SELECT count(*) FROM outbox_dlq WHERE state = 'dead'").await;
+    receiver.answer_all(Answer::status(200));
+    world.run(&["dlq", "replay", "--all"]);
+    world.until("the delivered letter", "SELECT count(*) FROM outbox_dlq WHERE state = 'delivered'").await;
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 6);
+    let secrets = Secrets::from(Secret::parse(SECRET).unwrap());
+    for request in &requests {
+        assert_eq!(request.body, requests[0].body);
+        assert_eq!(request.header("x-webhook-id"), requests[0].header("x-webhook-id"));
+        assert_eq!(request.header("x-signature"), Some(x_signature(&secrets.primary, &request.body).as_str()));
+        assert_eq!(request.header("content-type"), Some("application/json"));
+    }
+    world.drained().await;
+    assert_eq!(receiver.requests().len(), 6, "once");
 }
 
 #[tokio::test]
@@ -90,24 +145,43 @@ async fn five_refusals_are_a_dead_letter_and_its_replay_is_the_same_delivery() {
 
 #[tokio::test]
 async fn what_waits_for_a_receiver_that_is_away_arrives_in_order() {
+    away_for(Duration::ZERO, &["--retry-max-delay", "200ms"]).await;
+}
+
+#[tokio::test]
+#[ignore = "takes two minutes; ./test --long runs it"]
+async fn what_waits_for_two_minutes_arrives_in_order() {
+    away_for(Duration::from_secs(120), &[]).await;
+}
+
+/// 50 pushes while the receiver is away, which comes back no sooner than this after the first.
+async fn away_for(least: Duration, endpoint: &[&str]) {
     let world = World::new().await;
     let server = world.serve();
     let url = world.repository(&server, "app");
     let receiver = Receiver::accepting().await;
     let address = receiver.address();
-    world.endpoint("ci", "app", &receiver.url("/"), &["--retry-max-delay", "200ms"]);
+    world.endpoint("ci", "app", &receiver.url("/"), endpoint);
     drop(receiver);
+    let begun = Instant::now();
     let work = world.checkout(&url).await;
     for n in 0..50 {
         work.commit("file", &n.to_string()).await;
         work.ok(["push", "-q", "origin", "HEAD:main"]).await;
     }
     assert_eq!(world.count("SELECT sum(last_seq - done_seq)::bigint FROM outbox_lanes").await, 50);
+    eventually(least + SOON, async || (begun.elapsed() >= least).then_some(())).await;
+    world.until("a failed attempt", "SELECT (count(*) > 0)::integer::bigint FROM outbox_attempts").await;
     let receiver = Receiver::start_at(address, |_| Answer::status(200)).await;
     world.drained().await;
     let sequences: Vec<i64> = payloads(&receiver.requests()).iter().map(|p| p["sequence"].as_i64().unwrap()).collect();
     assert_eq!(sequences, (1..=50).collect::<Vec<_>>());
     assert_eq!(world.count("SELECT count(*) FROM outbox_dlq").await, 0);
+}
+
+/// The value of a metric.
+fn value(text: &str, name: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 #[tokio::test]
@@ -127,6 +201,12 @@ async fn workers_elsewhere_share_the_work() {
     let ids: HashSet<String> =
         receiver.requests().iter().map(|r| r.header("x-webhook-id").unwrap().to_owned()).collect();
     assert_eq!((receiver.requests().len(), ids.len()), (200, 200));
+    let mut sent = 0.0;
+    for process in workers.iter().chain([&server]) {
+        let (_, text) = process.get("/metrics").await;
+        sent += value(&text, "surehook_attempts_total{outcome=\"success\"}").unwrap();
+    }
+    assert!((sent - 200.0).abs() < 0.5, "what the three say that they sent: {sent}");
     for worker in &workers {
         assert_eq!(worker.get("/healthz").await, (200, "ok\n".into()));
     }
@@ -147,7 +227,7 @@ async fn the_commit_can_be_fetched_when_its_webhook_arrives() {
     let receiver = world.start_with(inbox.url(), &arguments);
     world.endpoint("ci", "app", &format!("http://{}/", receiver.address), &[]);
     let work = world.checkout(&url).await;
-    for n in 0..20 {
+    for n in 0..30 {
         work.commit("file", &n.to_string()).await;
         work.ok(["push", "-q", "origin", "HEAD:main"]).await;
     }
@@ -155,10 +235,10 @@ async fn the_commit_can_be_fetched_when_its_webhook_arrives() {
     let finished = "SELECT count(*), count(*) FILTER (WHERE exit_code = 0) FROM inbox_builds WHERE state = 'finished'";
     let good = eventually(SOON, async || {
         let row = client.query_one(finished, &[]).await.unwrap();
-        (row.get::<_, i64>(0) == 20).then(|| row.get::<_, i64>(1))
+        (row.get::<_, i64>(0) == 30).then(|| row.get::<_, i64>(1))
     })
     .await;
-    assert_eq!(good, 20);
+    assert_eq!(good, 30);
 }
 
 #[tokio::test]
@@ -174,9 +254,6 @@ async fn the_metrics_tell_what_waits() {
         work.commit("file", &n.to_string()).await;
         work.ok(["push", "-q", "origin", "HEAD:main"]).await;
     }
-    let value = |text: &str, name: &str| -> Option<f64> {
-        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
-    };
     let (code, text) = server.get("/metrics").await;
     assert_eq!(
         (code, value(&text, "outbox_pending_count"), value(&text, "surehook_outbox_pending")),

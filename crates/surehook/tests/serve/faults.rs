@@ -60,7 +60,7 @@ async fn a_second_signal_ends_it_at_once() {
     let begun = Instant::now();
     server.signal("INT");
     assert_eq!(server.ended().await, Some(0));
-    assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!(world.count(OURS).await, 0);
     assert_eq!(world.count("SELECT count(*) FROM outbox_attempts").await, 0);
 }
@@ -143,17 +143,25 @@ async fn while_the_database_is_away_pushes_are_refused_and_all_goes_on_afterward
     let receiver = Receiver::accepting().await;
     run(&["endpoint", "add", "ci", "--repo", "app", "--url", &receiver.url("/"), "--allow-private"]);
     let work = world.checkout(&url).await;
-    let first = work.commit("file", "1").await;
+    work.commit("file", "1").await;
     work.ok(["push", "-q", "origin", "HEAD:main"]).await;
     receiver.wait_for(1).await;
 
-    cluster.kill().await;
+    // Something waits when the database goes away.
+    receiver.answer_all(Answer::status(503));
     work.commit("file", "2").await;
+    work.ok(["push", "-q", "origin", "HEAD:main"]).await;
+    receiver.wait_for(2).await;
+
+    cluster.kill().await;
+    receiver.answer_all(Answer::status(200));
+    let pushed = work.ok(["rev-parse", "HEAD"]).await;
+    work.commit("file", "3").await;
     let output = work.run(["push", "origin", "HEAD:main"]).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("database is away"), "{said}");
     let bare = world.git.at(world.data().join("repositories/app.git"));
-    assert_eq!(bare.ok(["rev-parse", "main"]).await.trim(), first, "the ref did not move");
+    assert_eq!(bare.ok(["rev-parse", "main"]).await.trim(), pushed, "the ref did not move");
     assert_eq!(server.get("/readyz").await.0, 503);
     let (code, text) = server.get("/metrics").await;
     assert!(code == 503 && !text.contains("outbox_pending_count"), "{code} {text}");
@@ -162,7 +170,17 @@ async fn while_the_database_is_away_pushes_are_refused_and_all_goes_on_afterward
     cluster.resume().await;
     eventually(SOON, async || (server.get("/readyz").await.0 == 200).then_some(())).await;
     work.ok(["push", "-q", "origin", "HEAD:main"]).await;
-    assert_eq!(receiver.wait_for(2).await.len(), 2);
+    let arrived = eventually(SOON, async || {
+        // What arrived while the answer could not be written down is sent again: that is allowed, another order is not.
+        let mut arrived: Vec<_> = payloads(&receiver.requests()).iter().map(|p| p["sequence"].as_i64()).collect();
+        arrived.dedup();
+        arrived.ends_with(&[Some(3)]).then_some(arrived)
+    })
+    .await;
+    assert_eq!(arrived, [Some(1), Some(2), Some(3)]);
+    let sql = postgres::connect(&database_url).await;
+    let published = "SELECT count(*) FROM outbox_attempts WHERE ends = 'published'";
+    eventually(SOON, async || (sql.query_one(published, &[]).await.unwrap().get::<_, i64>(0) == 3).then_some(())).await;
 }
 
 #[tokio::test]
