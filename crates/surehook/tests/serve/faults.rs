@@ -8,7 +8,7 @@ use surehook_testkit::eventually;
 use surehook_testkit::postgres::{self, Cluster, Settings};
 use surehook_testkit::receiver::{Answer, Receiver};
 
-use super::world::{OURS, SOON, World, payloads};
+use super::world::{SOON, World, payloads};
 
 #[tokio::test]
 async fn a_stop_in_the_middle_charges_nothing_and_the_restart_goes_on() {
@@ -25,7 +25,7 @@ async fn a_stop_in_the_middle_charges_nothing_and_the_restart_goes_on() {
     receiver.wait_for(5).await;
     server.signal("TERM");
     assert_eq!(server.ended().await, Some(0));
-    assert_eq!(world.count(OURS).await, 0, "no session of ours is left");
+    world.no_session_is_left().await;
     assert_eq!(world.count("SELECT count(*) FROM outbox_attempts").await, 0, "nothing is charged");
     assert_eq!(
         world
@@ -61,7 +61,7 @@ async fn a_second_signal_ends_it_at_once() {
     server.signal("INT");
     assert_eq!(server.ended().await, Some(0));
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    assert_eq!(world.count(OURS).await, 0);
+    world.no_session_is_left().await;
     assert_eq!(world.count("SELECT count(*) FROM outbox_attempts").await, 0);
 }
 

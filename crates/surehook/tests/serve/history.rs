@@ -86,6 +86,13 @@ async fn a_long_history_goes_in_and_comes_back_whole_with_one_event_per_ref() {
     assert_eq!(names, expected);
     let new_commits: i64 = told.iter().map(|p| p["total_commits"].as_i64().unwrap()).sum();
     assert_eq!(new_commits, i64::try_from(COMMITS).unwrap(), "each commit is new exactly once");
+    // Of the first branch all is new: the newest hundred of its commits, oldest first.
+    let first = told.iter().find(|p| p["ref"].as_str().unwrap().starts_with("refs/heads/")).unwrap();
+    let listed: Vec<&str> = first["commits"].as_array().unwrap().iter().map(|c| c["id"].as_str().unwrap()).collect();
+    let name = first["ref"].as_str().unwrap();
+    let newest = source.ok(["rev-list", "--max-count=100", "--reverse", name]).await;
+    assert_eq!(listed, newest.lines().collect::<Vec<_>>(), "{name}");
+    assert_eq!(first["total_commits"].to_string(), source.ok(["rev-list", "--count", name]).await);
     for payload in &told {
         let after = source.ok(["rev-parse", &format!("{}^{{commit}}", payload["ref"].as_str().unwrap())]).await;
         assert_eq!(payload["head_commit"]["id"], after.trim(), "the head is the peeled commit");

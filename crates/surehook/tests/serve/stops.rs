@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use surehook_testkit::eventually;
 use surehook_testkit::receiver::{Answer, Receiver};
 
-use super::world::{OURS, SOON, World, payloads, script};
+use super::world::{SOON, World, payloads, script};
 
 const CLIENTS: usize = 4;
 
@@ -57,7 +57,7 @@ async fn a_stop_amid_pushes_and_deliveries_keeps_every_promise() {
     };
     let (took, _) = futures_util::join!(stop, futures_util::future::join_all((0..CLIENTS).map(client)));
     assert!(took < Duration::from_secs(10), "a grace of two seconds took {took:?}");
-    assert_eq!(world.count(OURS).await, 0, "no session of ours is left");
+    world.no_session_is_left().await;
     assert_eq!(world.count("SELECT count(*) FROM outbox_attempts").await, 0, "nothing is charged");
 
     let accepted: HashSet<String> = accepted.into_inner().unwrap().into_iter().collect();
@@ -103,7 +103,7 @@ async fn a_push_that_outlasts_the_grace_is_ended_and_moves_nothing() {
     let (output, took) = tokio::join!(push, stop);
     assert!(took < Duration::from_secs(15), "{took:?}");
     assert!(!output.unwrap().status.success(), "git says that it failed, and does not hang");
-    assert_eq!(world.count(OURS).await, 0);
+    world.no_session_is_left().await;
     assert_eq!(world.count("SELECT count(*) FROM outbox_events").await, 0);
     std::fs::remove_file(bare.join("hooks/pre-receive")).unwrap();
 

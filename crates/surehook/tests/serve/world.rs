@@ -9,15 +9,15 @@ use std::io::{BufRead, BufReader};
 use serde_json::Value;
 use surehook_outbox::Database;
 use surehook_outbox::store::migrate::{OUTBOX, migrate};
-use surehook_testkit::eventually;
 use surehook_testkit::git::{Checkout, Sandbox};
 use surehook_testkit::postgres::{Client, TestDatabase};
+use surehook_testkit::{eventually, try_eventually};
 
 /// No test waits longer than this for anything.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 pub(crate) const SECRET: &str = "s3cret";
 /// Sessions of the program in the test's database.
-pub(crate) const OURS: &str =
+const OURS: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'surehook'";
 
 pub(crate) struct World {
@@ -138,8 +138,14 @@ impl World {
         self.sql.query_one(sql, &[]).await.unwrap().get(0)
     }
 
+    /// After the end of the program PostgreSQL notices within moments that its sessions are gone, whatever they did.
+    pub(crate) async fn no_session_is_left(&self) {
+        let left = try_eventually(Duration::from_secs(3), async || self.count(OURS).await.eq(&0).then_some(())).await;
+        assert!(left.is_some(), "sessions of a program that has ended are left");
+    }
+
     pub(crate) async fn until(&self, what: &str, sql: &str) {
-        let met = surehook_testkit::try_eventually(SOON, async || self.count(sql).await.eq(&1).then_some(())).await;
+        let met = try_eventually(SOON, async || self.count(sql).await.eq(&1).then_some(())).await;
         let log = || std::fs::read_to_string(self.data().join("log")).unwrap_or_default();
         assert!(met.is_some(), "{what} did not come true:\n{}", log());
     }
