@@ -188,7 +188,7 @@ fn value(text: &str, name: &str) -> Option<f64> {
 async fn workers_elsewhere_share_the_work() {
     let world = World::new().await;
     let server = world.serve();
-    let workers: Vec<_> =
+    let mut workers: Vec<_> =
         (0..2).map(|_| world.start_with(world.database.url(), &["worker", "--listen", "127.0.0.1:0"])).collect();
     let url = world.repository(&server, "app");
     let receiver = Receiver::accepting().await;
@@ -207,8 +207,10 @@ async fn workers_elsewhere_share_the_work() {
         sent += value(&text, "surehook_attempts_total{outcome=\"success\"}").unwrap();
     }
     assert!((sent - 200.0).abs() < 0.5, "what the three say that they sent: {sent}");
-    for worker in &workers {
+    for worker in &mut workers {
         assert_eq!(worker.get("/healthz").await, (200, "ok\n".into()));
+        worker.signal("TERM");
+        assert_eq!(worker.ended().await, Some(0));
     }
 }
 

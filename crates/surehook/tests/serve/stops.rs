@@ -2,9 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use surehook_testkit::eventually;
+use surehook_testkit::postgres::{self, Client, Cluster, Settings};
 use surehook_testkit::receiver::{Answer, Receiver};
 
 use super::world::{SOON, World, payloads, script};
@@ -22,8 +24,8 @@ fn on_disk(world: &World, repository: &str) -> HashSet<String> {
     values
 }
 
-async fn told(world: &World) -> Vec<String> {
-    let rows = world.sql.query("SELECT payload FROM outbox_events", &[]).await.unwrap();
+async fn told(sql: &Client) -> Vec<String> {
+    let rows = sql.query("SELECT payload FROM outbox_events", &[]).await.unwrap();
     let payload = |row: &tokio_postgres::Row| serde_json::from_slice::<serde_json::Value>(row.get(0)).unwrap();
     rows.iter().map(|row| payload(row)["after"].as_str().unwrap().to_owned()).collect()
 }
@@ -61,16 +63,16 @@ async fn a_stop_amid_pushes_and_deliveries_keeps_every_promise() {
     assert_eq!(world.count("SELECT count(*) FROM outbox_attempts").await, 0, "nothing is charged");
 
     let accepted: HashSet<String> = accepted.into_inner().unwrap().into_iter().collect();
-    let events: HashSet<String> = told(&world).await.into_iter().collect();
+    let events: HashSet<String> = told(&world.sql).await.into_iter().collect();
     assert!(accepted.is_subset(&events), "what git called accepted has its event when the program ends");
 
     receiver.answer_all(Answer::status(200));
     let already = receiver.requests().len();
     let _server = world.serve();
     let disk = on_disk(&world, "app");
-    eventually(SOON, async || (told(&world).await.len() >= disk.len()).then_some(())).await;
+    eventually(SOON, async || (told(&world.sql).await.len() >= disk.len()).then_some(())).await;
     world.drained().await;
-    let events = told(&world).await;
+    let events = told(&world.sql).await;
     assert_eq!(events.len(), disk.len(), "one event for each value of a ref");
     assert_eq!(events.into_iter().collect::<HashSet<_>>(), disk);
     let arrived: Vec<i64> =
@@ -153,4 +155,56 @@ async fn what_a_killed_server_had_in_hand_is_taken_over_long_before_its_lease_en
     assert_eq!(sequences.len(), 6);
     assert!(sequences.values().all(|all| *all == [1, 2, 3]), "{sequences:?}");
     assert_eq!(world.count("SELECT count(*) FROM outbox_dlq").await, 0);
+}
+
+#[tokio::test]
+async fn pushes_while_the_database_comes_and_goes_are_all_told() {
+    let mut world = World::new().await;
+    // The transactions that this is about are durable ones.
+    let cluster = Cluster::start(Settings { durable: true, ..Settings::default() }).await;
+    postgres::connect(&cluster.url("postgres")).await.batch_execute("CREATE DATABASE surehook").await.unwrap();
+    world.database_url = cluster.url("surehook");
+    let server = world.serve();
+    let url = world.repository(&server, "app");
+    let receiver = Receiver::accepting().await;
+    world.endpoint("ci", "app", &receiver.url("/"), &["--retry-max-delay", "200ms"]);
+    let (pushed, over) = (Mutex::new(0), AtomicBool::new(false));
+    let client = async |n: usize| {
+        let work = world.git.init(&format!("work-{n}")).await;
+        for round in 0.. {
+            work.commit("file", &format!("{n}.{round}")).await;
+            if work.run(["push", "--quiet", &url, &format!("HEAD:branch-{n}")]).await.status.success() {
+                *pushed.lock().unwrap() += 1;
+            }
+            if over.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+    };
+    let faults = async {
+        for outage in 1..=4 {
+            eventually(SOON, async || (*pushed.lock().unwrap() >= outage * 3 * CLIENTS).then_some(())).await;
+            cluster.kill().await;
+            cluster.resume().await;
+        }
+        over.store(true, Ordering::SeqCst);
+    };
+    futures_util::join!(faults, futures_util::future::join_all((0..CLIENTS).map(client)));
+
+    let disk = on_disk(&world, "app");
+    let sql = postgres::connect(&world.database_url).await;
+    eventually(SOON, async || (told(&sql).await.len() >= disk.len()).then_some(())).await;
+    let events = told(&sql).await;
+    assert_eq!(events.len(), disk.len(), "one event for each value of a ref");
+    assert_eq!(events.into_iter().collect::<HashSet<_>>(), disk);
+    let idle = "SELECT count(*) FROM outbox_lanes WHERE ready_at IS NOT NULL";
+    eventually(SOON, async || (sql.query_one(idle, &[]).await.unwrap().get::<_, i64>(0) == 0).then_some(())).await;
+    let mut first_arrivals: Vec<i64> = Vec::new();
+    for payload in payloads(&receiver.requests()) {
+        let sequence = payload["sequence"].as_i64().unwrap();
+        if !first_arrivals.contains(&sequence) {
+            first_arrivals.push(sequence);
+        }
+    }
+    assert_eq!(first_arrivals, (1..=i64::try_from(disk.len()).unwrap()).collect::<Vec<_>>(), "in order");
 }

@@ -21,6 +21,8 @@ const OURS: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'surehook'";
 
 pub(crate) struct World {
+    /// Where the program's database is: `database`, unless a test has a cluster of its own.
+    pub(crate) database_url: String,
     pub(crate) database: TestDatabase,
     pub(crate) sql: Client,
     pub(crate) git: Sandbox,
@@ -43,7 +45,13 @@ impl World {
         })
         .await;
         let sql = database.client().await;
-        Self { database, sql, git: Sandbox::new(), data: tempfile::tempdir().unwrap() }
+        Self {
+            database_url: database.url().to_owned(),
+            database,
+            sql,
+            git: Sandbox::new(),
+            data: tempfile::tempdir().unwrap(),
+        }
     }
 
     pub(crate) fn data(&self) -> &Path {
@@ -65,7 +73,7 @@ impl World {
 
     /// Runs a command to its end; it must succeed.
     pub(crate) fn run(&self, arguments: &[&str]) -> String {
-        let output = self.command(self.database.url(), arguments).output().unwrap();
+        let output = self.command(&self.database_url, arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
@@ -92,7 +100,7 @@ impl World {
 
     /// `serve` with a short grace time and frequent scans.
     pub(crate) fn serve(&self) -> Running {
-        self.serve_with(self.database.url())
+        self.serve_with(&self.database_url)
     }
 
     pub(crate) fn serve_with(&self, url: &str) -> Running {
