@@ -35,7 +35,7 @@ const GUARDIAN: &str = r#"
 /// How a [`Cluster`] is set up.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Whether the server waits for the disk (default durability) or not (quick, the default here).
+    /// Whether the server lies on a disk and waits for it (default durability), or not (quick, the default here).
     pub durable: bool,
     /// More settings, as `name=value`.
     pub more: Vec<String>,
@@ -74,7 +74,7 @@ impl Cluster {
         let folder = tempfile::Builder::new()
             .prefix("shpg-")
             .permissions(std::fs::Permissions::from_mode(0o700))
-            .tempdir_in(roomy_folder())
+            .tempdir_in(if settings.durable { PathBuf::from(ON_DISK) } else { roomy_folder() })
             .expect("a temporary folder for PostgreSQL")
             .keep();
         if let Some(Account { user, group }) = account {
@@ -248,6 +248,9 @@ fn find_binaries() -> PathBuf {
         .find(|folder| folder.join("initdb").exists() && folder.join("postgres").exists())
         .expect("PostgreSQL 15 or later is needed for the tests: install the package postgresql")
 }
+
+/// Where files outlive a restart of the machine, so on a disk: waiting for memory would be no durability.
+const ON_DISK: &str = "/var/tmp";
 
 /// Memory if there is plenty of it, else the usual place. Short, because a socket's path has at most 107 bytes.
 fn roomy_folder() -> PathBuf {
