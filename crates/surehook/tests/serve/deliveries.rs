@@ -1,6 +1,7 @@
 //! From a push to its receipt, and what an operator does on the way.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -219,28 +220,33 @@ async fn the_commit_can_be_fetched_when_its_webhook_arrives() {
     let world = World::new().await;
     let server = world.serve();
     let url = world.repository(&server, "app");
-    let inbox = surehook_testkit::postgres::empty_database().await;
-    let fetch = format!(
-        "#!/bin/sh\nset -eu\ncd \"$SUREHOOK_BUILD_FOLDER\"\ngit init -q --bare fetched\ncd fetched\n\
-         git ls-remote '{url}' \"$SUREHOOK_REF\" | grep -q .\ngit fetch -q '{url}' \"$SUREHOOK_REF\"\ngit cat-file -e \"$SUREHOOK_AFTER\"\n"
-    );
-    let command = script(world.data(), "fetch.sh", &fetch);
-    let arguments = ["receive", "--listen", "127.0.0.1:0", "--secret", SECRET, "--exec", command.to_str().unwrap()];
-    let receiver = world.start_with(inbox.url(), &arguments);
-    world.endpoint("ci", "app", &format!("http://{}/", receiver.address), &[]);
+    // Looks before it answers: nothing of the push may still be on its way then.
+    let fetched = world.git.init_bare("fetched").await;
+    let git = |folder: &Path, arguments: &[&str]| {
+        let output = std::process::Command::new("git").arg("-C").arg(folder).args(arguments).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (folder, from) = (fetched.path().to_owned(), url.clone());
+    let receiver = Receiver::start(move |request| {
+        let payload: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+        let (name, after) = (payload["ref"].as_str().unwrap(), payload["after"].as_str().unwrap());
+        let shown = git(&folder, &["ls-remote", &from, name]) == format!("{after}\t{name}\n");
+        git(&folder, &["fetch", "--quiet", &from, name]);
+        let there = git(&folder, &["cat-file", "-t", after]) == "commit\n";
+        Answer::status(if shown && there { 200 } else { 500 })
+    })
+    .await;
+    world.endpoint("ci", "app", &receiver.url("/"), &["--timeout", "60s"]);
     let work = world.checkout(&url).await;
     for n in 0..30 {
         work.commit("file", &n.to_string()).await;
         work.ok(["push", "-q", "origin", "HEAD:main"]).await;
+        // The next push comes after the look, so that the ref must show this very commit.
+        receiver.wait_for(n + 1).await;
     }
-    let client = inbox.client().await;
-    let finished = "SELECT count(*), count(*) FILTER (WHERE exit_code = 0) FROM inbox_builds WHERE state = 'finished'";
-    let good = eventually(SOON, async || {
-        let row = client.query_one(finished, &[]).await.unwrap();
-        (row.get::<_, i64>(0) == 30).then(|| row.get::<_, i64>(1))
-    })
-    .await;
-    assert_eq!(good, 30);
+    world.drained().await;
+    assert_eq!(receiver.requests().len(), 30);
+    assert_eq!(world.count("SELECT count(*) FROM outbox_attempts WHERE outcome = 'success'").await, 30);
 }
 
 #[tokio::test]
