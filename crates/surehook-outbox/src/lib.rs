@@ -16,6 +16,7 @@ pub mod store;
 pub mod sweep;
 pub mod target;
 mod text_enum;
+mod tls;
 pub mod wake;
 
 pub use deliver::{Worker, WorkerSettings};

@@ -67,7 +67,7 @@ impl Default for Sender {
 impl Sender {
     /// Makes a sender that trusts the certificates of the system (`SSL_CERT_FILE` and `SSL_CERT_DIR` are honoured).
     pub fn new() -> Self {
-        let tls = tls_config();
+        let tls = crate::tls::client_config();
         Self { public_only: client(&tls, false), private_too: client(&tls, true) }
     }
 
@@ -119,20 +119,6 @@ fn client(tls: &rustls::ClientConfig, allow_private: bool) -> HttpClient {
         .pool_max_idle_per_host(256)
         .http1_max_headers(200)
         .build(https)
-}
-
-fn tls_config() -> rustls::ClientConfig {
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in rustls_native_certs::load_native_certs().certs {
-        // A certificate that rustls cannot read cannot vouch for anybody: it is passed over.
-        let _ = roots.add(certificate);
-    }
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap_or_else(|error| unreachable!("ring offers the default protocol versions: {error}"))
-        .with_root_certificates(roots)
-        .with_no_client_auth()
 }
 
 /// Later headers replace earlier ones of the same name: the administrator's, then the format's, then the webhook's own.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// A session taken from the pool; given back when dropped.
 pub type Session = deadpool_postgres::Object;
@@ -92,7 +93,7 @@ impl Database {
         let manager = if sockets_only || config.get_ssl_mode() == SslMode::Disable {
             Manager::from_config(config, tokio_postgres::NoTls, recycle)
         } else {
-            Manager::from_config(config, tls_connector(), recycle)
+            Manager::from_config(config, MakeRustlsConnect::new(crate::tls::client_config()), recycle)
         };
         let pool = Pool::builder(manager)
             .max_size(sessions_max)
@@ -112,19 +113,4 @@ impl Database {
     pub fn close(&self) {
         self.pool.close();
     }
-}
-
-fn tls_connector() -> tokio_postgres_rustls::MakeRustlsConnect {
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in rustls_native_certs::load_native_certs().certs {
-        // A certificate that rustls cannot read cannot vouch for anybody: it is passed over.
-        let _ = roots.add(certificate);
-    }
-    let config =
-        rustls::ClientConfig::builder_with_provider(std::sync::Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap_or_else(|error| unreachable!("ring offers the default protocol versions: {error}"))
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-    tokio_postgres_rustls::MakeRustlsConnect::new(config)
 }
