@@ -180,8 +180,7 @@ fn cut_to_what_is_new(walk: &mut Walk, newest_occurrence: Option<usize>, cursor:
         // The ref was made again: this is the whole story of its second life.
         return;
     }
-    let is_whole = walk.bridge.is_none() && walk.lines.last() == Some(&0);
-    if birth_hash.is_some() && !is_same_log && is_whole && walk.reached == cursor.value {
+    if birth_hash.is_some() && !is_same_log && walk.bridge.is_none() && walk.reached == cursor.value {
         // The log lost its beginning, up to the very line of the announced value.
         return;
     }
@@ -190,10 +189,11 @@ fn cut_to_what_is_new(walk: &mut Walk, newest_occurrence: Option<usize>, cursor:
         walk.lines.truncate(count);
         walk.reached = cursor.value;
         walk.bridge = None;
-    } else if is_same_log && walk.bridge.is_none() && walk.reached != cursor.value {
+    } else if is_same_log && walk.reached != cursor.value {
         // The log was thinned out, and the announced line with it: what is left of it may have been told long ago.
         walk.lines.clear();
         walk.reached = disk;
+        walk.bridge = None;
     }
 }
 
