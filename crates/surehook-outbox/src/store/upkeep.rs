@@ -28,6 +28,12 @@ pub async fn cancel_removed(session: &Session) -> Result<i64, DatabaseError> {
     Ok(row.get(0))
 }
 
+/// Ok: the database answers.
+pub async fn ping(session: &Session) -> Result<(), DatabaseError> {
+    session.query_one("SELECT 1", &[]).await?;
+    Ok(())
+}
+
 /// The state of the outbox in numbers, read at the moment of asking.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gauges {

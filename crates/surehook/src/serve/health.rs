@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use surehook_outbox::store::upkeep::{self, Gauges};
+use surehook_outbox::store::upkeep;
 use surehook_outbox::{Database, DatabaseError};
 
 use super::Engine;
@@ -40,14 +40,15 @@ async fn ready(State(health): State<Health>) -> Response {
     if !health.ready.load(Ordering::SeqCst) {
         return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response();
     }
-    match gauges(&health.database).await {
-        Ok(_) => "ready\n".into_response(),
+    match ask(async || upkeep::ping(&health.database.session().await?).await).await {
+        Ok(()) => "ready\n".into_response(),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
-    let text = match gauges(&health.database).await {
+    let gauges = async || upkeep::gauges(&health.database.session().await?).await;
+    let text = match ask(gauges).await {
         Ok(gauges) => health.metrics.render(&gauges).map_err(|error| error.to_string()),
         Err(reason) => Err(reason),
     };
@@ -57,13 +58,10 @@ async fn metrics(State(health): State<Health>) -> Response {
     }
 }
 
-async fn gauges(database: &Database) -> Result<Gauges, String> {
-    let read = async {
-        let session = database.session().await?;
-        upkeep::gauges(&session).await
-    };
-    match tokio::time::timeout(ANSWER_WITHIN, read).await {
-        Ok(Ok(gauges)) => Ok(gauges),
+/// Asks the database; the error is a line for whoever asked us.
+async fn ask<T>(question: impl AsyncFnOnce() -> Result<T, DatabaseError>) -> Result<T, String> {
+    match tokio::time::timeout(ANSWER_WITHIN, question()).await {
+        Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(away(&error)),
         Err(_) => Err(format!("the database did not answer within {ANSWER_WITHIN:?}")),
     }

@@ -49,14 +49,16 @@ struct Inner {
     tasks: TaskTracker,
     /// No new pushes.
     closing: CancellationToken,
-    /// The grace time is over: git processes are asked to end.
+    /// The grace time is nearly over: git processes are asked to end.
     ending: CancellationToken,
+    /// They must.
+    killing: CancellationToken,
 }
 
 /// How a stop went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// All ended within the grace time.
+    /// All ended by themselves.
     Gracefully,
     /// git processes had to be ended; what they moved was announced.
     AfterTerm,
@@ -69,8 +71,17 @@ impl GitService {
     #[must_use]
     pub fn new(git: Git, backend: Arc<dyn GitBackend>, settings: GitHttpSettings) -> Self {
         let slots = Slots::new(&settings);
-        let (closing, ending) = (CancellationToken::new(), CancellationToken::new());
-        Self { inner: Arc::new(Inner { git, backend, settings, slots, tasks: TaskTracker::new(), closing, ending }) }
+        let inner = Inner {
+            git,
+            backend,
+            settings,
+            slots,
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            ending: CancellationToken::new(),
+            killing: CancellationToken::new(),
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// The routes: everything below `/` that no other route takes.
@@ -84,18 +95,22 @@ impl GitService {
         self.inner.tasks.len()
     }
 
-    /// Takes no more pushes and waits up to `grace` for running requests; then ends their git processes, lets what
-    /// moved be announced, and joins every task. Stopping twice is fine.
+    /// Takes no more pushes and lets running requests end; when most of `grace` is over, ends their git processes, and in the
+    /// rest of it what moved is announced and the tasks are joined. Stopping twice is fine.
     pub async fn stop(&self, grace: Duration) -> Stopped {
         let inner = &self.inner;
         inner.closing.cancel();
         inner.tasks.close();
-        if tokio::time::timeout(grace, inner.tasks.wait()).await.is_ok() {
+        let share = inner.settings.terminate_wait.min(grace / 4);
+        if tokio::time::timeout(grace - 2 * share, inner.tasks.wait()).await.is_ok() {
             return Stopped::Gracefully;
         }
         inner.ending.cancel();
-        let last = inner.settings.terminate_wait + inner.settings.hold_max;
-        match tokio::time::timeout(last, inner.tasks.wait()).await {
+        if tokio::time::timeout(share, inner.tasks.wait()).await.is_ok() {
+            return Stopped::AfterTerm;
+        }
+        inner.killing.cancel();
+        match tokio::time::timeout(share, inner.tasks.wait()).await {
             Ok(()) => Stopped::AfterTerm,
             Err(_) => Stopped::WithRest,
         }

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStdout;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::body::{BodyFault, Feed, Opening, RequestBody};
 use super::client::{self, Client};
@@ -229,12 +229,12 @@ impl Push {
         }
     }
 
-    /// At the end of the grace time git is asked to end, which takes its locks away (not its quarantine, since git 2.37);
+    /// Near the end of the grace time git is asked to end, which takes its locks away (not its quarantine, since git 2.37);
     /// then it must.
     async fn end_on_stop(&self, group: ProcessGroup) -> Infallible {
         self.service.inner.ending.cancelled().await;
         group.signal(Signal::TERM);
-        let _ = timeout(self.service.inner.settings.terminate_wait, std::future::pending::<()>()).await;
+        self.service.inner.killing.cancelled().await;
         group.signal(Signal::KILL);
         std::future::pending().await
     }

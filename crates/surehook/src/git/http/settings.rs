@@ -31,7 +31,7 @@ pub struct GitHttpSettings {
     pub keepalive_every: Duration,
     /// How long a push's success is held back for its announcement.
     pub hold_max: Duration,
-    /// How long a git process may take to end after it was asked to.
+    /// How long at most a git process may take to end after it was asked to; a quarter of the grace time if that is less.
     pub terminate_wait: Duration,
 }
 
