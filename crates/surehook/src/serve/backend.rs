@@ -14,6 +14,7 @@ use crate::git::backend::{
     Access, Credentials, GitBackend, Granted, ObjectFormat, Origin, PushHints, PushOutcome, Refusal, RepositoryOnDisk,
 };
 use crate::git::name::RepoName;
+use crate::git::stale;
 use crate::store::repositories::{self, Repository, RepositoryState};
 use crate::store::tokens::{self, Verdict};
 
@@ -97,6 +98,9 @@ impl GitBackend for Backend {
     fn prepare_push<'a>(&'a self, granted: &'a Granted) -> BoxFuture<'a, Result<(), Refusal>> {
         Box::pin(async move {
             let id = granted.repository.id;
+            if granted.repository.origin == Origin::Hosted {
+                remove_leftovers(granted).await;
+            }
             if self.caught_up().contains(&id) {
                 return Ok(());
             }
@@ -125,6 +129,18 @@ impl GitBackend for Backend {
                 }
             }
         })
+    }
+}
+
+/// Locks that a killed git left would refuse the push. Where they cannot be removed, git says so itself.
+async fn remove_leftovers(granted: &Granted) {
+    let (repository, path) = (&granted.repository.name, &granted.repository.path);
+    match stale::clean(path).await {
+        Ok(cleaned) if !cleaned.kept.is_empty() => {
+            tracing::debug!(%repository, kept = ?cleaned.kept, "locks or quarantines stay: they may belong to somebody");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%repository, %error, "what killed gits left could not be removed"),
     }
 }
 
