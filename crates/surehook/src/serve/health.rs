@@ -13,6 +13,7 @@ use surehook_outbox::store::upkeep::{self, Gauges};
 use surehook_outbox::{Database, DatabaseError};
 
 use super::Engine;
+use crate::store::alerts;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
 /// A scrape or a question must not hang where the database does.
@@ -48,7 +49,7 @@ async fn ready(State(health): State<Health>) -> Response {
 
 async fn metrics(State(health): State<Health>) -> Response {
     let text = match gauges(&health.database).await {
-        Ok(gauges) => health.metrics.render(&gauges).map_err(|error| error.to_string()),
+        Ok((gauges, alerts)) => health.metrics.render(&gauges, &alerts).map_err(|error| error.to_string()),
         Err(reason) => Err(reason),
     };
     match text {
@@ -57,10 +58,12 @@ async fn metrics(State(health): State<Health>) -> Response {
     }
 }
 
-async fn gauges(database: &Database) -> Result<Gauges, String> {
+type Read = (Gauges, Vec<(&'static str, i64)>);
+
+async fn gauges(database: &Database) -> Result<Read, String> {
     let read = async {
         let session = database.session().await?;
-        upkeep::gauges(&session).await
+        Ok::<Read, DatabaseError>((upkeep::gauges(&session).await?, alerts::count_open(&**session).await?))
     };
     match tokio::time::timeout(ANSWER_WITHIN, read).await {
         Ok(Ok(gauges)) => Ok(gauges),

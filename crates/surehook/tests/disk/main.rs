@@ -6,6 +6,7 @@
     reason = "a test starts programs, speaks SQL, and panics where it cannot go on"
 )]
 
+mod doubt;
 mod locks;
 #[path = "../serve/world.rs"]
 #[expect(dead_code, reason = "the world of the tests of serve has more than these need")]
