@@ -8,7 +8,7 @@ use std::time::Duration;
 use surehook_outbox::store::{Database, DatabaseError};
 use uuid::Uuid;
 
-use crate::capture::storage::read_or_create_id;
+use crate::capture::storage::{self, read_or_create_id};
 use crate::git::backend::ObjectFormat;
 use crate::git::command::{Git, GitSettings};
 use crate::git::hosted::{HostedError, HostedRepositories};
@@ -27,6 +27,9 @@ pub enum HostingError {
         /// Why not.
         source: std::io::Error,
     },
+    /// It is not the folder that it should be.
+    #[error("the folder of the repositories is in doubt: {0}")]
+    InDoubt(String),
     /// There is one of that name.
     #[error("there is a repository {0} already")]
     NameTaken(RepoName),
@@ -74,16 +77,47 @@ pub struct Finished {
 
 impl Storage {
     /// Opens the storage in the data directory, making the folder at the first time, and registers it as this node's.
+    ///
+    /// Where repositories of this node should lie and the folder is not there, empty or another one, nothing is made or
+    /// registered: so an unmounted volume looks. The storage is then the one that should be there, and [`Self::check`]
+    /// fails until it is.
     pub async fn open(data: &Path, database: &Database) -> Result<Self, HostingError> {
         let root = data.join("repositories");
         let unusable = |source: std::io::Error| HostingError::Folder { path: root.clone(), source };
+        let node = crate::config::node_name();
+        let expected_at = root.canonicalize().or_else(|_| {
+            let parent = data.canonicalize().or_else(|_| std::path::absolute(data));
+            parent.map(|parent| parent.join("repositories"))
+        });
+        let expected_at = expected_at.map_err(unusable)?;
+        let expected = repositories::storage_at(database, &node, expected_at.as_os_str().as_bytes()).await?;
+        if let Some(storage_id) = expected
+            && storage::check(&expected_at, storage_id).is_err()
+        {
+            let there = storage::read_id(&expected_at).ok().flatten();
+            let is_moved_here = match there {
+                Some(id) => repositories::knows_storage(database, id).await?,
+                None => false,
+            };
+            if !is_moved_here {
+                return Ok(Self::at(storage_id, expected_at, database));
+            }
+        }
         std::fs::create_dir_all(&root).map_err(unusable)?;
         let absolute = root.canonicalize().map_err(unusable)?;
         let storage_id = read_or_create_id(&absolute).map_err(unusable)?;
-        let node = crate::config::node_name();
         repositories::register_storage(database, storage_id, &node, absolute.as_os_str().as_bytes()).await?;
-        let hosted = HostedRepositories::new(absolute.clone(), Git::new(GitSettings::default()));
-        Ok(Self { storage_id, root: absolute, hosted, database: database.clone() })
+        Ok(Self::at(storage_id, absolute, database))
+    }
+
+    fn at(storage_id: Uuid, root: PathBuf, database: &Database) -> Self {
+        let hosted = HostedRepositories::new(root.clone(), Git::new(GitSettings::default()));
+        Self { storage_id, root, hosted, database: database.clone() }
+    }
+
+    /// Whether the folder is the storage that it should be. Err says in words what is there instead.
+    pub fn check(&self) -> Result<(), String> {
+        storage::check(&self.root, self.storage_id)
     }
 
     /// Makes an empty repository: on disk under a temporary name, then the row, then its place.
@@ -136,6 +170,7 @@ impl Storage {
 
     /// Held while something is half done on purpose, so that a start-up does not take it for left over.
     async fn working(&self) -> Result<Locked, HostingError> {
+        self.check().map_err(HostingError::InDoubt)?;
         let failed = |source| HostingError::Folder { path: self.root.clone(), source };
         lock::shared(&self.root, STARTUP_WAIT_MAX).await.map_err(failed)
     }
@@ -159,6 +194,9 @@ impl Storage {
     /// half done may be its work, and waits for the next start.
     pub async fn finish_leftovers(&self) -> Result<Finished, HostingError> {
         let mut finished = Finished::default();
+        if self.check().is_err() {
+            return Ok(finished);
+        }
         let failed = |source| HostingError::Folder { path: self.root.clone(), source };
         let Locked::Held(_alone) = lock::exclusive_now(&self.root).map_err(failed)? else { return Ok(finished) };
         let leftovers = self.hosted.leftovers().await?;

@@ -15,3 +15,4 @@ pub mod receive;
 pub mod serve;
 pub mod store;
 pub mod telemetry;
+pub mod upkeep;

@@ -522,7 +522,7 @@ async fn doctor_says_what_is_wrong_and_what_to_do() {
     world.push(app, "app", "{}").await;
     world
         .client
-        .execute("UPDATE repositories SET state = 'unavailable', state_reason = 'the disk is away'", &[])
+        .execute("INSERT INTO alerts (kind, subject, details) VALUES ('repository_unavailable', 'app', 'app: the disk is away')", &[])
         .await
         .unwrap();
     let output = world.run(&["doctor"]);

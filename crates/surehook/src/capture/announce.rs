@@ -1,9 +1,9 @@
 //! Announces what happened to the refs of a repository: reads the cursor, looks at the disk, and writes events and cursor in
 //! one transaction. Idempotent: calling it too often is harmless, and a call that is missed only delays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use surehook_outbox::store::{Database, DatabaseError};
 use uuid::Uuid;
@@ -12,6 +12,7 @@ use super::prepare::{Doubt, FactsCache, Question, baseline as read_baseline};
 use super::run::{Confirmed, Run, blocking};
 use super::turns::Turns;
 use crate::payload::facts::Limits;
+use crate::store::alerts::{self, AlertKind};
 use crate::store::announce as store;
 use crate::store::repositories::{self, Repository, RepositoryState};
 
@@ -92,6 +93,15 @@ pub struct Announcer {
     pub(super) limits: Limits,
     pub(super) wake: Arc<dyn Fn() + Send + Sync>,
     turns: Turns<Hints, Result<Announced, AnnounceError>>,
+    /// Per repository what its alerts about single refs say, as far as this process knows.
+    ref_alerts: Mutex<HashMap<Uuid, RefAlerts>>,
+}
+
+/// What the alerts about single refs of a repository say; `None`: none is open.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct RefAlerts {
+    unreadable: Option<String>,
+    set_aside: Option<String>,
 }
 
 impl Announcer {
@@ -102,7 +112,14 @@ impl Announcer {
         wake: Arc<dyn Fn() + Send + Sync>,
         limits: Limits,
     ) -> Self {
-        Self { database, storage_root: storage_root.into(), limits, wake, turns: Turns::default() }
+        Self {
+            database,
+            storage_root: storage_root.into(),
+            limits,
+            wake,
+            turns: Turns::default(),
+            ref_alerts: Mutex::default(),
+        }
     }
 
     /// Announces what happened to the refs of this repository. Ok: everything that was on disk when it was called, and could
@@ -174,8 +191,12 @@ impl Announcer {
             return Err(AnnounceError::NotFollowed(repository.state));
         }
         let git_dir = repository.git_dir(&self.storage_root);
+        let name = repository.name.clone();
         let run = Run { announcer: self, repository, git_dir, hints, confirmed, cache: FactsCache::default() };
         let outcome = run.all().await;
+        if let Ok(announced) = &outcome {
+            self.alert_of_refs(repository_id, &name, announced).await?;
+        }
         let (state, reason) = match &outcome {
             Ok(_) => (RepositoryState::Active, None),
             Err(AnnounceError::Unavailable(reason)) => (RepositoryState::Unavailable, Some(reason.as_str())),
@@ -184,6 +205,35 @@ impl Announcer {
         };
         run.set_state(state, reason).await?;
         outcome
+    }
+}
+
+impl Announcer {
+    /// Opens or ends the alerts about single refs, where that differs from what was written last.
+    async fn alert_of_refs(&self, repository_id: Uuid, name: &str, announced: &Announced) -> Result<(), AnnounceError> {
+        let unreadable = announced.unknown.first().map(|first| match announced.unknown.len() {
+            1 => format!("{name}: {first}"),
+            many => format!("{name}: {first}, and {} more", many - 1),
+        });
+        let set_aside = (announced.set_aside > 0).then(|| {
+            format!("{name}: {} refs cannot be recorded; repository_refs.set_aside says why", announced.set_aside)
+        });
+        let now = RefAlerts { unreadable, set_aside };
+        let known = self.ref_alerts.lock().unwrap_or_else(PoisonError::into_inner).get(&repository_id).cloned();
+        if known.as_ref() == Some(&now) {
+            return Ok(());
+        }
+        let session = self.database.session().await?;
+        let subject = repository_id.to_string();
+        for (kind, details) in [(AlertKind::RefsUnreadable, &now.unreadable), (AlertKind::RefsSetAside, &now.set_aside)]
+        {
+            match details {
+                Some(details) => alerts::open(&**session, kind, &subject, details).await?,
+                None => alerts::resolve(&**session, &[kind], &subject).await?,
+            };
+        }
+        self.ref_alerts.lock().unwrap_or_else(PoisonError::into_inner).insert(repository_id, now);
+        Ok(())
     }
 }
 

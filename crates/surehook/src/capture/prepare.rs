@@ -82,6 +82,9 @@ pub fn prepare(question: &Question<'_>, limits: &Limits, cache: &FactsCache) -> 
     let kind = repository.object_hash();
     let mut found = snapshot::look(question.git_dir, kind, question.cursors);
     open(question)?;
+    if let Some(reason) = found.unreadable {
+        return Err(Doubt::Unavailable(format!("its refs cannot be read: {reason}")));
+    }
     if let Some(Disappearance::Mass { known, gone }) = found.disappearance
         && !question.confirmed
     {

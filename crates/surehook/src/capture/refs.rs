@@ -81,6 +81,12 @@ impl Refs {
         self.doubts.iter().map(|(_, reason)| reason.as_str())
     }
 
+    /// Why nothing can be said of any ref that was not found: packed-refs, or the folder of all refs, cannot be read.
+    pub fn doubt_of_all(&self) -> Option<&str> {
+        let of_all = |prefix: &[u8]| b"refs/".starts_with(prefix);
+        self.doubts.iter().find(|(prefix, _)| of_all(prefix)).map(|(_, reason)| reason.as_str())
+    }
+
     fn read_folder(&mut self, folder: &Path, name: Vec<u8>, kind: gix::hash::Kind, depth: usize) {
         let doubt = |error: io::Error| ([name.as_slice(), b"/"].concat(), format!("{}: {error}", folder.display()));
         if depth > DEPTH_MAX {

@@ -28,6 +28,8 @@ pub struct Found {
     pub unknown: Vec<String>,
     /// Refs that changed all the time while they were read, or of which two reads disagreed: to be looked at again.
     pub unsettled: usize,
+    /// Why the refs as a whole cannot be read, if so; then nothing is told.
+    pub unreadable: Option<String>,
     /// Whether so many refs are gone that an operator must confirm it.
     pub disappearance: Option<Disappearance>,
 }
@@ -42,6 +44,10 @@ pub fn log_path(git_dir: &Path, name: &[u8]) -> PathBuf {
 pub fn look(git_dir: &Path, kind: gix::hash::Kind, cursors: &BTreeMap<Vec<u8>, Cursor>) -> Found {
     let mut found = Found::default();
     let all = Refs::read(git_dir, kind);
+    if let Some(reason) = all.doubt_of_all() {
+        found.unreadable = Some(reason.to_owned());
+        return found;
+    }
     found.unknown.extend(all.doubts().map(str::to_owned));
     let mut candidates: Vec<&[u8]> = Vec::new();
     for name in all.names().chain(cursors.keys().map(Vec::as_slice).filter(|name| !all.contains(name))) {

@@ -15,6 +15,7 @@ use super::output::{Out, count, span_words};
 use super::{CliError, Globals};
 use crate::capture::storage::STORAGE_ID_FILE;
 use crate::git::command::{Git, GitSettings};
+use crate::store::alerts;
 use crate::store::lookup::{self, Health, Storage};
 use crate::store::repositories;
 
@@ -97,15 +98,17 @@ fn line(finding: &Finding) -> String {
 async fn look(database: &Database) -> Result<Vec<Finding>, CliError> {
     let health = lookup::health(database).await?;
     let mut findings = judge(&health);
-    for repository in lookup::troubled_repositories(database).await? {
-        let why = repository.reason.unwrap_or_else(|| "no reason was noted".into());
-        let found = format!("{} is {}: {why}", repository.name, repository.state);
-        findings.push(match repository.state.as_str() {
-            "creating" | "deleting" => {
-                Finding::warn("repository", found, "The serve of its storage finishes this when it starts.")
-            }
-            _ => Finding::fail("repository", found, "Look at its storage; pushes are not announced until then."),
-        });
+    for alert in alerts::list_open(database).await? {
+        let (check, advice) = alert_words(&alert.kind);
+        let since = span_words((health.now.as_second() - alert.opened_at.as_second()).max(0).unsigned_abs());
+        findings.push(Finding::fail(check, format!("{} (for {since})", alert.details), advice));
+    }
+    for repository in lookup::unfinished_repositories(database).await? {
+        findings.push(Finding::warn(
+            "repository",
+            format!("{} is {} for more than 10 minutes", repository.name, repository.state),
+            "The serve of its storage finishes this when it starts.",
+        ));
     }
     for storage in lookup::storages(database).await? {
         findings.extend(look_at_storage(database, &storage).await?);
@@ -149,6 +152,29 @@ async fn look_at_storage(database: &Database, storage: &Storage) -> Result<Vec<F
         }
     }
     Ok(findings)
+}
+
+/// Pure: what an alert is about, and what to do.
+fn alert_words(kind: &str) -> (&'static str, &'static str) {
+    match kind {
+        "storage_unavailable" => (
+            "storage",
+            "Mount its volume. Nothing in it is served or announced until then; the next scan goes on by itself.",
+        ),
+        "repository_unavailable" => (
+            "repository unavailable",
+            "Put its folder right; pushes are refused until the next scan finds it in order.",
+        ),
+        "repository_held" => (
+            "repository held",
+            "Bring the refs back, or say that they are meant to be gone: surehook repo confirm NAME",
+        ),
+        "refs_unreadable" => {
+            ("refs", "Restore the file, or remove it if the ref is meant to be gone. Other refs go on.")
+        }
+        "refs_set_aside" => ("refs", "See the error lines of serve. Each announce tries them again; other refs go on."),
+        _ => ("alert", "See the table alerts."),
+    }
 }
 
 /// Pure: what the numbers mean.

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, IsTerminal};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Subcommand;
 use jiff::Timestamp;
@@ -14,11 +15,13 @@ use uuid::Uuid;
 use super::connect::{data_dir, with_database};
 use super::endpoint::unknown_repository;
 use super::failure::chain;
-use super::output::{Out, cell, properties, table, when, when_or};
+use super::output::{Out, cell, count, properties, table, when, when_or};
 use super::{CliError, Globals};
+use crate::capture::announce::Announcer;
 use crate::git::backend::ObjectFormat;
 use crate::git::name::RepoName;
 use crate::hosting::{HostingError, Storage};
+use crate::payload::facts::Limits;
 use crate::store::repositories::{self, Repository, RepositoryState};
 
 /// Repositories.
@@ -42,6 +45,14 @@ pub enum RepoCommand {
     /// Show a repository
     #[command(after_help = "Example:\n  surehook repo show team/app")]
     Show {
+        /// Its name
+        name: String,
+    },
+    /// Confirm that the refs that are gone from a held repository are meant to be gone
+    #[command(after_help = "Example:\n  surehook repo confirm team/app\n\n\
+        A repository is held when more than half of its refs (of 20 or more) vanish at once. Their deletion is told when \
+        this is confirmed. To the contrary: bring the refs back, and it is active again by itself.")]
+    Confirm {
         /// Its name
         name: String,
     },
@@ -117,6 +128,7 @@ pub(super) async fn run(globals: &Globals, command: RepoCommand, out: Out) -> Re
             let now = database_time(database).await?;
             out.one(&shown, || words(&shown, now))
         }
+        RepoCommand::Confirm { name } => confirm(globals, database, &name, out).await,
         RepoCommand::Delete { name, yes } => {
             let repository = find(database, &name).await?;
             let name = repository.name.clone();
@@ -130,6 +142,33 @@ pub(super) async fn run(globals: &Globals, command: RepoCommand, out: Out) -> Re
     })
     .await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells of the deletions; the workers that deliver them look once a second.
+async fn confirm(globals: &Globals, database: &Database, name: &str, out: Out) -> Result<(), CliError> {
+    let repository = find(database, name).await?;
+    let name = repository.name.clone();
+    if repository.state != RepositoryState::Held {
+        return Err(CliError::new(
+            format!("{name} is {}, not held: there is nothing to confirm.", repository.state.as_str()),
+            format!("Look at it with: surehook repo show {name}"),
+        ));
+    }
+    let storage = storage(globals, database).await?;
+    if storage.storage_id != repository.storage_id {
+        return Err(HostingError::Elsewhere { name, root: storage.root }.into());
+    }
+    let announcer = Announcer::new(database.clone(), storage.root, Arc::new(|| ()), Limits::default());
+    let announced = announcer.confirm_held(repository.repository_id).await.map_err(|error| {
+        CliError::new(format!("{name} could not be announced: {}.", chain(&error)), "Nothing was confirmed; try again.")
+    })?;
+    let result = serde_json::json!({ "name": name, "state": "active", "events": announced.events });
+    out.one(&result, || {
+        format!(
+            "Repository {name} is active again; {} recorded.",
+            count(announced.events as i64, "event was", "events were")
+        )
+    })
 }
 
 fn parse_name(name: &str) -> Result<RepoName, CliError> {
@@ -156,6 +195,7 @@ impl From<HostingError> for CliError {
             HostingError::Folder { .. } => {
                 "Run this as the account that runs `surehook serve`, with the same --data.".into()
             }
+            HostingError::InDoubt(_) => "Mount its volume; nothing is made or removed until then.".into(),
             HostingError::NameTaken(name) => format!("Look at it with: surehook repo show {name}"),
             HostingError::Imported(_) => "Remove it where it lies.".into(),
             HostingError::Elsewhere { .. } => {

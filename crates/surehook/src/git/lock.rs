@@ -1,8 +1,8 @@
 //! The lock file of a hosted repository. It touches that one file.
 //!
-//! Every git process of ours in a hosted repository runs under a shared lock on it, held by the process and whatever
-//! it starts. Who gets the exclusive lock therefore knows that none of them is left, and that a ref lock lying there
-//! belongs to nobody of ours.
+//! Every push of ours to a hosted repository runs under a shared lock on it, held by git and whatever it starts. Who gets
+//! the exclusive lock therefore knows that none of them is left, and that a ref lock lying there belongs to nobody of ours.
+//! Fetches change nothing and run without.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;

@@ -2,7 +2,7 @@
 //!
 //! [`http`] serves clones, fetches and pushes; who may do what, and what happens after a push, it asks a
 //! [`backend::GitBackend`]. [`command`] is the only door to git processes, [`hosted`] makes and removes repositories on
-//! disk. [`name`], [`pktline`], [`push_request`] and [`push_answer`] are pure.
+//! disk, [`stale`] removes what killed ones left there. [`name`], [`pktline`], [`push_request`] and [`push_answer`] are pure.
 
 pub mod backend;
 pub mod command;
@@ -11,6 +11,8 @@ pub mod http;
 pub mod lock;
 pub mod name;
 pub mod pktline;
+pub mod presence;
 mod process;
 pub mod push_answer;
 pub mod push_request;
+pub mod stale;

@@ -10,16 +10,20 @@ use surehook_outbox::{Database, DatabaseError};
 use uuid::Uuid;
 
 use crate::capture::announce::{AnnounceError, Announcer, Hints};
+use crate::capture::folder;
 use crate::git::backend::{
     Access, Credentials, GitBackend, Granted, ObjectFormat, Origin, PushHints, PushOutcome, Refusal, RepositoryOnDisk,
 };
 use crate::git::name::RepoName;
+use crate::git::stale;
+use crate::hosting::Storage;
 use crate::store::repositories::{self, Repository, RepositoryState};
 use crate::store::tokens::{self, Verdict};
 
 /// The side of the Git server that knows the database.
 pub(super) struct Backend {
     database: Database,
+    storage_id: Uuid,
     storage_root: PathBuf,
     announcer: Arc<Announcer>,
     /// Announced whole since this process started.
@@ -27,8 +31,9 @@ pub(super) struct Backend {
 }
 
 impl Backend {
-    pub(super) fn new(database: Database, storage_root: PathBuf, announcer: Arc<Announcer>) -> Self {
-        Self { database, storage_root, announcer, caught_up: Mutex::default() }
+    pub(super) fn new(database: Database, storage: &Storage, announcer: Arc<Announcer>) -> Self {
+        let (storage_id, storage_root) = (storage.storage_id, storage.root.clone());
+        Self { database, storage_id, storage_root, announcer, caught_up: Mutex::default() }
     }
 
     async fn decide(
@@ -51,10 +56,14 @@ impl Backend {
         };
         let found = repositories::find_by_name(&self.database, name.as_str()).await.map_err(away)?;
         let repository = self.on_disk(found.ok_or(Refusal::NotFound)?, name, access)?;
+        self.is_itself(&repository).await?;
         Ok(Granted { repository, pusher: Some(pusher) })
     }
 
     fn on_disk(&self, found: Repository, name: &RepoName, access: Access) -> Result<RepositoryOnDisk, Refusal> {
+        if found.storage_id != self.storage_id {
+            return Err(Refusal::Unavailable("this repository is served by another machine".into()));
+        }
         let why = || found.state_reason.clone().unwrap_or_else(|| "no reason is recorded".into());
         match found.state {
             RepositoryState::Active => {}
@@ -79,6 +88,16 @@ impl Backend {
         Ok(RepositoryOnDisk { id: found.repository_id, name: name.clone(), path, object_format, origin })
     }
 
+    /// A volume that was unmounted or swapped since the last look must not take a push. Announcing records what is wrong.
+    async fn is_itself(&self, repository: &RepositoryOnDisk) -> Result<(), Refusal> {
+        let (path, id) = (repository.path.clone(), repository.id);
+        let opened = tokio::task::spawn_blocking(move || folder::open(&path, id).map(drop)).await;
+        let Ok(Err(reason)) = opened else { return Ok(()) };
+        let Err(error) = self.announcer.announce(id, Hints::default()).await else { return Ok(()) };
+        tracing::debug!(repository = %repository.name, %error, "refused: its folder is in doubt");
+        Err(Refusal::Unavailable(format!("this repository is unavailable: {reason}")))
+    }
+
     fn caught_up(&self) -> std::sync::MutexGuard<'_, HashSet<Uuid>> {
         self.caught_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,6 +116,9 @@ impl GitBackend for Backend {
     fn prepare_push<'a>(&'a self, granted: &'a Granted) -> BoxFuture<'a, Result<(), Refusal>> {
         Box::pin(async move {
             let id = granted.repository.id;
+            if granted.repository.origin == Origin::Hosted {
+                remove_leftovers(granted).await;
+            }
             if self.caught_up().contains(&id) {
                 return Ok(());
             }
@@ -125,6 +147,18 @@ impl GitBackend for Backend {
                 }
             }
         })
+    }
+}
+
+/// Locks that a killed git left would refuse the push. Where they cannot be removed, git says so itself.
+async fn remove_leftovers(granted: &Granted) {
+    let (repository, path) = (&granted.repository.name, &granted.repository.path);
+    match stale::clean(path).await {
+        Ok(cleaned) if !cleaned.kept.is_empty() => {
+            tracing::debug!(%repository, kept = ?cleaned.kept, "locks or quarantines stay: they may belong to somebody");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%repository, %error, "what killed gits left could not be removed"),
     }
 }
 

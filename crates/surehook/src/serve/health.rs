@@ -13,6 +13,7 @@ use surehook_outbox::store::upkeep;
 use surehook_outbox::{Database, DatabaseError};
 
 use super::Engine;
+use crate::store::alerts;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
 /// A scrape or a question must not hang where the database does.
@@ -47,9 +48,12 @@ async fn ready(State(health): State<Health>) -> Response {
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
-    let gauges = async || upkeep::gauges(&health.database.session().await?).await;
-    let text = match ask(gauges).await {
-        Ok(gauges) => health.metrics.render(&gauges).map_err(|error| error.to_string()),
+    let read = async || {
+        let session = health.database.session().await?;
+        Ok((upkeep::gauges(&session).await?, alerts::count_open(&**session).await?))
+    };
+    let text = match ask(read).await {
+        Ok((gauges, alerts)) => health.metrics.render(&gauges, &alerts).map_err(|error| error.to_string()),
         Err(reason) => Err(reason),
     };
     match text {

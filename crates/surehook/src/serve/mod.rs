@@ -34,6 +34,7 @@ use crate::hosting::{HostingError, Storage};
 use crate::payload::facts::Limits;
 use crate::store::REPOSITORIES;
 use crate::telemetry::metrics::Metrics;
+use crate::upkeep::Upkeep;
 
 /// What a server needs.
 #[derive(Debug)]
@@ -155,10 +156,12 @@ impl Server {
             Arc::new(move || wake.wake()),
             Limits::default(),
         ));
-        let backend = Arc::new(backend::Backend::new(database.clone(), storage.root.clone(), Arc::clone(&announcer)));
+        let backend = Arc::new(backend::Backend::new(database.clone(), &storage, Arc::clone(&announcer)));
         let service = GitService::new(git, backend, git_settings(&config));
         let every = Duration::from_secs(config.scan.every_s);
-        engine.tasks.spawn(scan::run(announcer, storage.storage_id, every, engine.stop.clone()));
+        let upkeep = Upkeep::new(database.clone(), storage.storage_id, storage.root.clone());
+        engine.tasks.spawn(upkeep.run(every, engine.stop.clone()));
+        engine.tasks.spawn(scan::run(announcer, storage.clone(), database.clone(), every, engine.stop.clone()));
         let router = health::router(&database, &engine).merge(service.router());
         let server = Self::listen(listener, database, engine, Some(service), Some(router), config.grace())?;
         tracing::info!(address = %server.address, storage = %storage.root.display(), git = %version, "serving");

@@ -4,16 +4,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use surehook_outbox::Database;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::capture::announce::{AnnounceError, Announcer};
+use crate::hosting::Storage;
+use crate::store::alerts::AlertChange;
+use crate::store::repositories;
 
 /// Scans until stopped.
-pub(super) async fn run(announcer: Arc<Announcer>, storage_id: Uuid, every: Duration, stop: CancellationToken) {
+pub(super) async fn run(
+    announcer: Arc<Announcer>,
+    storage: Storage,
+    database: Database,
+    every: Duration,
+    stop: CancellationToken,
+) {
     loop {
         tokio::select! {
-            outcome = announcer.scan(storage_id) => report(outcome),
+            outcome = scan(&announcer, &storage, &database) => report(outcome),
             // Abandoning a scan is safe: what it had not committed is found by the next.
             () = stop.cancelled() => return,
         }
@@ -22,6 +32,21 @@ pub(super) async fn run(announcer: Arc<Announcer>, storage_id: Uuid, every: Dura
             () = stop.cancelled() => return,
         }
     }
+}
+
+/// Where the whole storage is in doubt, one alert says so for all of its repositories.
+async fn scan(announcer: &Announcer, storage: &Storage, database: &Database) -> Result<Outcomes, AnnounceError> {
+    let storage_id = storage.storage_id;
+    if let Err(reason) = storage.check() {
+        if repositories::mark_storage_unavailable(database, storage_id, &reason).await? == AlertChange::Opened {
+            tracing::error!(%storage_id, reason, "Nothing of this storage is served or announced until this is put right");
+        }
+        return Ok(Outcomes::new());
+    }
+    if repositories::mark_storage_available(database, storage_id).await? == AlertChange::Resolved {
+        tracing::info!(%storage_id, "The storage is there again");
+    }
+    announcer.scan(storage_id).await
 }
 
 type Outcomes = Vec<(Uuid, Result<crate::capture::announce::Announced, AnnounceError>)>;

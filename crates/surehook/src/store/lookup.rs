@@ -29,31 +29,26 @@ pub async fn repository_names(database: &Database) -> Result<Vec<(Uuid, String)>
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
-/// A repository that needs an operator.
+/// A repository that is half made or half removed.
 #[derive(Clone, Debug)]
-pub struct Troubled {
+pub struct Unfinished {
     /// Its name.
     pub name: String,
-    /// `unavailable`, `held`, or half made or half removed.
+    /// `creating` or `deleting`.
     pub state: String,
-    /// Why, in words.
-    pub reason: Option<String>,
 }
 
-/// Repositories that are neither served nor gone, by name.
-pub async fn troubled_repositories(database: &Database) -> Result<Vec<Troubled>, DatabaseError> {
+/// Repositories whose creation or removal has not come to its end for 10 minutes, by name.
+pub async fn unfinished_repositories(database: &Database) -> Result<Vec<Unfinished>, DatabaseError> {
     let session = database.session().await?;
     let rows = session
         .query(
-            "SELECT name, state, state_reason FROM repositories
-              WHERE state IN ('unavailable', 'held') OR (state IN ('creating', 'deleting') AND updated_at < now() - interval '10 min')
+            "SELECT name, state FROM repositories WHERE state IN ('creating', 'deleting') AND updated_at < now() - interval '10 min'
               ORDER BY name LIMIT 1000",
             &[],
         )
         .await?;
-    rows.iter()
-        .map(|row| Ok(Troubled { name: row.try_get(0)?, state: row.try_get(1)?, reason: row.try_get(2)? }))
-        .collect()
+    rows.iter().map(|row| Ok(Unfinished { name: row.try_get(0)?, state: row.try_get(1)? })).collect()
 }
 
 /// A folder that holds repositories.

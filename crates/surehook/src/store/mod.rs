@@ -1,6 +1,7 @@
 //! All SQL of the product, by table. The only place of this crate that may speak to PostgreSQL.
 #![expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
 
+pub mod alerts;
 pub mod announce;
 pub mod lookup;
 pub mod repositories;

@@ -5,6 +5,8 @@ use surehook_outbox::store::{Database, DatabaseError};
 use tokio_postgres::{Row, error::SqlState};
 use uuid::Uuid;
 
+use super::alerts::{self, AlertChange, AlertKind};
+
 /// Who made a repository, and so what surehook may do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -225,6 +227,7 @@ pub async fn set_followed_state(
     set_state(database, repository_id, &["active", "unavailable", "held"], state, reason).await
 }
 
+/// What is wrong with it is said by its alerts, which open and end with its state.
 async fn set_state(
     database: &Database,
     repository_id: Uuid,
@@ -232,15 +235,83 @@ async fn set_state(
     to: RepositoryState,
     reason: Option<&str>,
 ) -> Result<StateChange, DatabaseError> {
-    let session = database.session().await?;
-    let changed = session
-        .execute(
+    let mut session = database.session().await?;
+    let client: &mut tokio_postgres::Client = &mut session;
+    let transaction = client.transaction().await?;
+    let changed = transaction
+        .query_opt(
             "UPDATE repositories SET state = $3, state_reason = $4, updated_at = now()
-             WHERE repository_id = $1 AND state = ANY ($2) AND (state, state_reason) IS DISTINCT FROM ($3, $4)",
+             WHERE repository_id = $1 AND state = ANY ($2) AND (state, state_reason) IS DISTINCT FROM ($3, $4) RETURNING name",
             &[&repository_id, &from, &to.as_str(), &reason],
         )
         .await?;
-    Ok(if changed == 0 { StateChange::Unchanged } else { StateChange::Changed })
+    let Some(row) = changed else { return Ok(StateChange::Unchanged) };
+    let (name, subject): (&str, String) = (row.try_get(0)?, repository_id.to_string());
+    let details = format!("{name}: {}", reason.unwrap_or("no reason was noted"));
+    let (unavailable, held) = (AlertKind::RepositoryUnavailable, AlertKind::RepositoryHeld);
+    match to {
+        RepositoryState::Unavailable => {
+            alerts::resolve(&transaction, &[held], &subject).await?;
+            alerts::open(&transaction, unavailable, &subject, &details).await?;
+        }
+        RepositoryState::Held => {
+            alerts::resolve(&transaction, &[unavailable], &subject).await?;
+            alerts::open(&transaction, held, &subject, &details).await?;
+        }
+        RepositoryState::Active => drop(alerts::resolve(&transaction, &[unavailable, held], &subject).await?),
+        _ => drop(alerts::resolve(&transaction, &alerts::KINDS.map(|(kind, _)| kind), &subject).await?),
+    }
+    transaction.commit().await?;
+    Ok(StateChange::Changed)
+}
+
+/// All repositories of a storage that is in doubt become unavailable, and one alert says so for all of them. Those that are
+/// held stay so. May be repeated.
+pub async fn mark_storage_unavailable(
+    database: &Database,
+    storage_id: Uuid,
+    reason: &str,
+) -> Result<AlertChange, DatabaseError> {
+    let mut session = database.session().await?;
+    let client: &mut tokio_postgres::Client = &mut session;
+    let transaction = client.transaction().await?;
+    transaction
+        .execute(
+            "UPDATE repositories SET state = 'unavailable', state_reason = $2, updated_at = now()
+             WHERE storage_id = $1 AND origin = 'hosted' AND state IN ('active', 'unavailable') AND (state, state_reason) IS DISTINCT FROM ('unavailable', $2)",
+            &[&storage_id, &reason],
+        )
+        .await?;
+    let change = alerts::open(&transaction, AlertKind::StorageUnavailable, &storage_id.to_string(), reason).await?;
+    transaction.commit().await?;
+    Ok(change)
+}
+
+/// The storage is there again: ends its alert. Its repositories become active one by one, as each is found in order.
+pub async fn mark_storage_available(database: &Database, storage_id: Uuid) -> Result<AlertChange, DatabaseError> {
+    let session = database.session().await?;
+    alerts::resolve(&**session, &[AlertKind::StorageUnavailable], &storage_id.to_string()).await
+}
+
+/// The storage of this node that lay at this root when it was last served and still has repositories.
+pub async fn storage_at(database: &Database, node: &str, root: &[u8]) -> Result<Option<Uuid>, DatabaseError> {
+    let session = database.session().await?;
+    let row = session
+        .query_opt(
+            "SELECT s.storage_id FROM storages AS s WHERE s.node = $1 AND s.root = $2
+                AND EXISTS (SELECT FROM repositories AS r WHERE r.storage_id = s.storage_id AND r.origin = 'hosted' AND r.state NOT IN ('deleted', 'detached'))
+              ORDER BY s.updated_at DESC LIMIT 1",
+            &[&node, &root],
+        )
+        .await?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?)
+}
+
+/// Whether this storage was ever served by any node.
+pub async fn knows_storage(database: &Database, storage_id: Uuid) -> Result<bool, DatabaseError> {
+    let session = database.session().await?;
+    let row = session.query_opt("SELECT FROM storages WHERE storage_id = $1", &[&storage_id]).await?;
+    Ok(row.is_some())
 }
 
 /// The repository that has this name now.

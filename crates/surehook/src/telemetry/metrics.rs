@@ -1,7 +1,9 @@
 //! Prometheus metrics. Gauges are read from the database at the moment of the scrape, so that they cannot freeze at their
 //! last good value; where the database is away the scrape fails, which is what an alert can see.
 
-use prometheus::{Encoder, Gauge, Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 use surehook_outbox::deliver::AttemptSeen;
 use surehook_outbox::store::upkeep::Gauges;
 
@@ -47,7 +49,7 @@ impl Metrics {
     }
 
     /// The answer to a scrape.
-    pub fn render(&self, gauges: &Gauges) -> Result<Vec<u8>, prometheus::Error> {
+    pub fn render(&self, gauges: &Gauges, alerts_open: &[(&str, i64)]) -> Result<Vec<u8>, prometheus::Error> {
         let now = Registry::new();
         let integers = [
             ("outbox_pending_count", "Deliveries that have not ended.", gauges.pending),
@@ -72,6 +74,11 @@ impl Metrics {
         )?;
         oldest.set(gauges.oldest_pending_age_s);
         now.register(Box::new(oldest))?;
+        let alerts = IntGaugeVec::new(Opts::new("surehook_alerts_open", "Alerts that are open, by kind."), &["kind"])?;
+        for (kind, count) in alerts_open {
+            alerts.with_label_values(&[kind]).set(*count);
+        }
+        now.register(Box::new(alerts))?;
         let mut families = now.gather();
         families.extend(self.registry.gather());
         let mut text = Vec::new();

@@ -203,10 +203,14 @@ async fn upkeep_that_has_the_repository_to_itself_is_waited_for() {
     let path = server.create("x").await;
     let held = lock::exclusive_now(&path).unwrap();
     assert!(matches!(held, Locked::Held(_)));
-    let output = sandbox.run(["ls-remote", &server.open_url("x")]).await;
+    let work = sandbox.init("work").await;
+    work.commit("file", "text").await;
+    let output = work.run(["push", &server.url("x"), "main"]).await;
     assert!(String::from_utf8_lossy(&output.stderr).contains("remote: the repository is being maintained"));
-    drop(held);
+    // A fetch changes nothing and need not wait.
     sandbox.ok(["ls-remote", &server.open_url("x")]).await;
+    drop(held);
+    work.ok(["push", "--quiet", &server.url("x"), "main"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

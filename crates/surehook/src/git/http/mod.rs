@@ -116,7 +116,8 @@ impl GitService {
         }
     }
 
-    /// Starts a service process in the repository, under its lock.
+    /// Starts a service process in the repository; a push under its lock. A fetch needs none: it takes no lock of git's,
+    /// and upkeep leaves what it may be reading. Clones one after another would keep upkeep away for ever.
     async fn start(
         &self,
         service: Service,
@@ -126,9 +127,9 @@ impl GitService {
     ) -> Result<GitProcess, Refused> {
         let settings = &self.inner.settings;
         let path = &granted.repository.path;
-        let lock = match granted.repository.origin {
-            Origin::Imported => None,
-            Origin::Hosted => match lock::shared(path, settings.lock_wait_max).await {
+        let lock = match (granted.repository.origin, service) {
+            (Origin::Imported, _) | (_, Service::UploadPack) => None,
+            (Origin::Hosted, Service::ReceivePack) => match lock::shared(path, settings.lock_wait_max).await {
                 Ok(Locked::Held(lock)) => Some(lock),
                 Ok(Locked::Busy) => return Err(Refused::busy("the repository is being maintained; try again")),
                 Err(error) => return Err(self.disk_trouble(granted, &error)),

@@ -1,0 +1,130 @@
+//! The table `alerts`: what an operator must know of or act on.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use surehook_outbox::store::{Database, DatabaseError};
+use tokio_postgres::GenericClient;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlertKind {
+    /// The folder of all repositories of a node is missing or another one.
+    StorageUnavailable,
+    /// The folder of one repository is missing, unreadable, or another one.
+    RepositoryUnavailable,
+    /// So many refs are gone at once that an operator must confirm it.
+    RepositoryHeld,
+    /// Some refs cannot be read; the others are told.
+    RefsUnreadable,
+    /// Some refs cannot be recorded; the others are told.
+    RefsSetAside,
+}
+
+/// All kinds, with their names in the database.
+pub const KINDS: [(AlertKind, &str); 5] = [
+    (AlertKind::StorageUnavailable, "storage_unavailable"),
+    (AlertKind::RepositoryUnavailable, "repository_unavailable"),
+    (AlertKind::RepositoryHeld, "repository_held"),
+    (AlertKind::RefsUnreadable, "refs_unreadable"),
+    (AlertKind::RefsSetAside, "refs_set_aside"),
+];
+
+impl AlertKind {
+    /// As the database says it.
+    pub fn as_str(self) -> &'static str {
+        KINDS.iter().find(|(kind, _)| *kind == self).map_or("", |(_, text)| text)
+    }
+}
+
+/// What a call changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlertChange {
+    /// An alert is open that was not before.
+    Opened,
+    /// Alerts that were open are resolved.
+    Resolved,
+    /// It stands as it stood; the wording may be newer.
+    Unchanged,
+}
+
+/// An open alert.
+#[derive(Clone, Debug)]
+pub struct OpenAlert {
+    /// Its kind, as the database says it.
+    pub kind: String,
+    /// The id of what it is about.
+    pub subject: String,
+    /// In words.
+    pub details: String,
+    /// Since when.
+    pub opened_at: Timestamp,
+}
+
+/// Opens an alert, or brings the wording of the open one up to date. May be repeated.
+pub async fn open<C: GenericClient + Sync>(
+    client: &C,
+    kind: AlertKind,
+    subject: &str,
+    details: &str,
+) -> Result<AlertChange, DatabaseError> {
+    let row = client
+        .query_one(
+            "INSERT INTO alerts (kind, subject, details) VALUES ($1, $2, $3)
+             ON CONFLICT (kind, subject) WHERE resolved_at IS NULL DO UPDATE SET details = excluded.details
+             RETURNING xmax = 0",
+            &[&kind.as_str(), &subject, &details],
+        )
+        .await?;
+    Ok(if row.try_get(0)? { AlertChange::Opened } else { AlertChange::Unchanged })
+}
+
+/// Resolves the open alerts of these kinds about this subject. May be repeated.
+pub async fn resolve<C: GenericClient + Sync>(
+    client: &C,
+    kinds: &[AlertKind],
+    subject: &str,
+) -> Result<AlertChange, DatabaseError> {
+    let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+    let resolved = client
+        .execute(
+            "UPDATE alerts SET resolved_at = greatest(now(), opened_at) WHERE kind = ANY ($1) AND subject = $2 AND resolved_at IS NULL",
+            &[&kinds, &subject],
+        )
+        .await?;
+    Ok(if resolved == 0 { AlertChange::Unchanged } else { AlertChange::Resolved })
+}
+
+/// The open alerts, oldest first.
+pub async fn list_open(database: &Database) -> Result<Vec<OpenAlert>, DatabaseError> {
+    let session = database.session().await?;
+    let rows = session
+        .query(
+            "SELECT kind, subject, details, opened_at FROM alerts WHERE resolved_at IS NULL ORDER BY opened_at, kind, subject LIMIT 1000",
+            &[],
+        )
+        .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(OpenAlert {
+                kind: row.try_get(0)?,
+                subject: row.try_get(1)?,
+                details: row.try_get(2)?,
+                opened_at: row.try_get(3)?,
+            })
+        })
+        .collect()
+}
+
+/// How many alerts of each kind are open, each kind named.
+pub async fn count_open<C: GenericClient + Sync>(client: &C) -> Result<Vec<(&'static str, i64)>, DatabaseError> {
+    let rows = client.query("SELECT kind, count(*) FROM alerts WHERE resolved_at IS NULL GROUP BY kind", &[]).await?;
+    let mut counts: Vec<(&'static str, i64)> = KINDS.iter().map(|(_, name)| (*name, 0)).collect();
+    for row in rows {
+        let kind: &str = row.try_get(0)?;
+        if let Some((_, count)) = counts.iter_mut().find(|(name, _)| *name == kind) {
+            *count = row.try_get(1)?;
+        }
+    }
+    Ok(counts)
+}
