@@ -196,7 +196,7 @@ async fn a_stop_in_the_middle_loses_nothing_and_charges_nothing() {
         assert_eq!(count("SELECT count(*) FROM outbox_status WHERE status = 'pending' AND attempts = 0 AND endpoint_name = 'never'").await, 10);
         assert_eq!(count("SELECT count(*) FROM outbox_lanes WHERE owner IS NOT NULL OR attempts > 0").await, 0);
         assert_eq!(count("SELECT count(*) FROM outbox_lanes WHERE ready_at <= now()").await, 10, "and due at once");
-        outbox.database.close();
+        outbox.database.close().await;
         surehook_testkit::eventually(SOON, async || {
             let ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'outbox-test'";
             (outbox.count(ours).await == 0).then_some(())

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::{DatabaseError, Session};
+use super::{DatabaseError, Session, column};
 use crate::clock::milliseconds;
 use crate::retry::{DeathReason, Head, Outcome};
 
@@ -304,10 +304,6 @@ pub async fn note_success(session: &Session, endpoints: &[Uuid]) -> Result<(), D
         .await?;
     session.execute(&statement, &[&endpoints]).await?;
     Ok(())
-}
-
-fn column<'a, Item, Value>(items: &'a [Item], value: impl Fn(&'a Item) -> Value) -> Vec<Value> {
-    items.iter().map(value).collect()
 }
 
 fn count(number: u32) -> i32 {
