@@ -180,6 +180,7 @@ async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseErr
     let outcome = write(shared, &batch).await;
     match outcome {
         Ok(recorded) => {
+            forget_ended(shared, &taken, recorded.done.iter().chain(&recorded.lost));
             let successes: Vec<Uuid> = recorded
                 .done
                 .iter()
@@ -205,6 +206,15 @@ async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseErr
     }
 }
 
+/// Lanes that were given back, or are another's, are held no longer.
+fn forget_ended<'a>(shared: &Shared, taken: &HashMap<i64, Report>, written: impl Iterator<Item = &'a i64>) {
+    for state in written.filter_map(|lane_id| taken.get(lane_id)?.lane.as_ref()) {
+        if state.release.is_some() {
+            shared.held.remove(state.lane_id, state.epoch);
+        }
+    }
+}
+
 async fn write(shared: &Shared, batch: &Batch) -> Result<record::Recorded, DatabaseError> {
     let mut session = shared.database.session().await?;
     record::record(&mut session, shared.id, batch).await
@@ -223,6 +233,8 @@ async fn note_success(shared: &Shared, mut endpoints: Vec<Uuid>) -> Result<(), D
 async fn leave(shared: &Shared) {
     let left = async {
         let session = shared.database.session().await?;
+        // Of a claim whose answer was lost lanes may bear our name that nobody here knows of.
+        workers::give_back_unknown(&session, shared.id, &shared.held.all()).await?;
         workers::leave(&session, shared.id).await
     };
     match tokio::time::timeout(Duration::from_secs(2), left).await {
