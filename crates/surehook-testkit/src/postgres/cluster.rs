@@ -153,6 +153,33 @@ impl Cluster {
         self.resume().await;
     }
 
+    /// Makes the server and all its sessions stand still, as a machine does that is frozen: connections stay open and answer
+    /// nothing. [`Cluster::go_on`] ends that.
+    pub fn pause(&self) {
+        self.signal_all(rustix::process::Signal::STOP);
+    }
+
+    /// Lets what [`Cluster::pause`] stopped go on.
+    pub fn go_on(&self) {
+        self.signal_all(rustix::process::Signal::CONT);
+    }
+
+    fn signal_all(&self, signal: rustix::process::Signal) {
+        let postmaster = self.pid().expect("the server runs");
+        // The postmaster first: from then on it starts no other process.
+        self.signal_one(postmaster, signal);
+        let children = std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children"));
+        for child in children.expect("the server's processes").split_whitespace() {
+            self.signal_one(child.parse().expect("a process id"), signal);
+        }
+    }
+
+    fn signal_one(&self, id: u32, signal: rustix::process::Signal) {
+        let id = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw).expect("a process id");
+        // A session may just have ended.
+        let _ = rustix::process::kill_process(id, signal);
+    }
+
     /// Ends every session with `database`, as an administrator would.
     pub async fn cut_sessions(&self, database: &str) {
         let admin = connect(&self.url("postgres")).await;

@@ -84,8 +84,14 @@ impl World {
 
     /// Starts a long-running command and reads the address that it prints first.
     pub(crate) fn start_with(&self, url: &str, arguments: &[&str]) -> Running {
+        self.start_in(url, arguments, &[])
+    }
+
+    /// The same with something added to its environment.
+    pub(crate) fn start_in(&self, url: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Running {
         let log = std::fs::File::options().create(true).append(true).open(self.data().join("log")).unwrap();
-        let mut child = self.command(url, arguments).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut command = self.command(url, arguments);
+        let mut child = command.envs(environment.iter().copied()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().rsplit("http://").next().unwrap_or_default().to_owned();
