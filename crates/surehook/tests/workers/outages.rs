@@ -15,9 +15,9 @@ async fn survive(fault: impl AsyncFnOnce(&Cluster)) {
     let (mut yard, cluster) = Yard::with_cluster().await;
     let receiver = Receiver::start(|_| Answer::status(200).after(Duration::from_millis(30))).await;
     yard.endpoint(&receiver.url("/"), Duration::from_secs(30)).await;
-    yard.backlog(LANES, EACH).await;
     let _workers = [yard.worker(), yard.worker(), yard.worker()];
     yard.alive(3).await;
+    yard.backlog(LANES, EACH).await;
     receiver.wait_for(300).await;
     let before = receiver.requests().len();
     fault(&cluster).await;
@@ -57,7 +57,7 @@ async fn a_database_that_stands_still_for_ten_seconds_makes_nobody_dead() {
     survive(async |cluster| {
         cluster.pause();
         lasts(Duration::from_secs(10)).await;
-        cluster.go_on();
+        cluster.go_on().await;
     })
     .await;
 }
