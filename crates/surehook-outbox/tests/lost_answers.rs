@@ -11,10 +11,11 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use common::{Outbox, settings};
 use surehook_outbox::{Database, Worker};
-use surehook_testkit::receiver::Receiver;
+use surehook_testkit::receiver::{Answer, Receiver};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -47,15 +48,16 @@ impl Proxy {
 
 async fn pass(mut client: UnixStream, mut server: UnixStream, words: &str, breaks: usize, broken: Arc<AtomicUsize>) {
     let (mut asked, mut answered) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    // The statement is prepared first; it is executed by the next message.
+    // A statement is prepared first and executed by the next message; those without parameters are one message.
     let (mut prepared, mut executed) = (false, false);
     loop {
         tokio::select! {
             read = client.read(&mut asked) => {
                 let Ok(length @ 1..) = read else { return };
                 let asked = &asked[..length];
-                executed = prepared && asked[0] == b'B';
-                prepared |= asked.windows(words.len()).any(|window| window == words.as_bytes());
+                let named = asked.windows(words.len()).any(|window| window == words.as_bytes());
+                executed = (prepared && asked[0] == b'B') || (named && asked[0] == b'Q');
+                prepared |= named;
                 server.write_all(asked).await.unwrap();
             }
             read = server.read(&mut answered) => {
@@ -90,7 +92,8 @@ const CHARGES: &str = "
 async fn deliver_without_answers_to(words: &'static str, breaks: usize) {
     let outbox = Outbox::new().await;
     outbox.sql.batch_execute(CHARGES).await.unwrap();
-    let receiver = Receiver::accepting().await;
+    // Slower than the recorder gathers, so that it speaks of lanes which are still in hand, too.
+    let receiver = Receiver::start(|_| Answer::status(200).after(Duration::from_millis(15))).await;
     // A lease would hold the lanes for more than two minutes.
     outbox.endpoint("ci", &receiver.url("/"), "timeout_ms = 60000").await;
     for n in 0..40 {
@@ -117,6 +120,11 @@ async fn a_claim_whose_answer_is_lost_is_given_back_at_once_and_charged_to_nobod
 #[tokio::test]
 async fn a_record_whose_answer_is_lost_is_said_again_and_written_once() {
     deliver_without_answers_to("WITH said AS", 3).await;
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_said_again_and_written_once() {
+    deliver_without_answers_to("COMMIT", 3).await;
 }
 
 #[tokio::test]

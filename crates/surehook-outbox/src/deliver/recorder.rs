@@ -180,7 +180,7 @@ async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseErr
     let outcome = write(shared, &batch).await;
     match outcome {
         Ok(recorded) => {
-            forget_ended(shared, &taken, recorded.done.iter().chain(&recorded.lost));
+            forget_ended(shared, &taken, recorded.done.iter().chain(&recorded.ended).chain(&recorded.lost));
             let successes: Vec<Uuid> = recorded
                 .done
                 .iter()
@@ -188,6 +188,9 @@ async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseErr
                 .filter(|report| report.succeeded)
                 .map(|report| report.endpoint_id)
                 .collect();
+            for lane_id in &recorded.ended {
+                taken.remove(lane_id);
+            }
             for lane_id in &recorded.lost {
                 taken.remove(lane_id);
                 tracing::warn!(lane_id, "this lane was taken over meanwhile; what this worker says of it is discarded");
