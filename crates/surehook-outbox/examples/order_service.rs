@@ -63,7 +63,7 @@ pub(crate) async fn run(database_url: &str, webhook_url: &str) -> Result<usize, 
     worker.stop().await;
     println!("{taken} orders taken and told to {}", endpoint.url);
     drop(session);
-    database.close();
+    database.close().await;
     Ok(taken)
 }
 

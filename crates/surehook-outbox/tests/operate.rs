@@ -7,8 +7,8 @@ use surehook_outbox::endpoint::{EndpointChange, EndpointState, OnDead, Scope};
 use surehook_outbox::store::endpoints::{self, EndpointError, NewEndpoint};
 use surehook_outbox::store::operate::{
     DeadLetterFilter, DeadLetterReason, DeadLetterState, DeliveryFilter, DeliveryStatus, EventFilter, LaneStanding,
-    Replayed, Retried, Skipped, attempts, explain, list_dead_letters, list_deliveries, list_events, next_dead_letters,
-    replay, retry_now, show_dead_letter, show_delivery, show_event, skip,
+    OnHead, Replayed, attempts, explain, list_dead_letters, list_deliveries, list_events, next_dead_letters, replay,
+    retry_now, show_dead_letter, show_delivery, show_event, skip,
 };
 use surehook_outbox::store::{Database, Session, migrate};
 use surehook_testkit::postgres::TestDatabase;
@@ -24,7 +24,7 @@ async fn world() -> World {
     let test_database = surehook_testkit::postgres::database("outbox", async |url| {
         let database = Database::connect(url, "test", 2).unwrap();
         migrate::migrate(&database, "outbox", migrate::OUTBOX).await.unwrap();
-        database.close();
+        database.close().await;
     })
     .await;
     let database = Database::connect(test_database.url(), "test", 4).unwrap();
@@ -238,7 +238,7 @@ async fn removal_cancels_what_waits_and_touches_nobody_else() {
     assert_eq!(others.iter().filter(|found| found.status == DeliveryStatus::Pending).count(), 6);
     assert_eq!(
         retry_now(&world.database, first[0].delivery_id).await.unwrap(),
-        Retried::Ended(DeliveryStatus::Cancelled)
+        OnHead::Ended(DeliveryStatus::Cancelled)
     );
 }
 
@@ -336,16 +336,16 @@ async fn retry_now_moves_the_head_only() {
     let (first, second) = (world.sent("app", "1").await, world.sent("app", "2").await);
     let lane = world.lane(first).await;
     world.sql(BACK_OFF, lane).await;
-    assert_eq!(retry_now(&world.database, second).await.unwrap(), Retried::Behind { head: Some(first), ahead: 1 });
-    assert_eq!(retry_now(&world.database, first).await.unwrap(), Retried::Due);
+    assert_eq!(retry_now(&world.database, second).await.unwrap(), OnHead::Behind { head: Some(first), ahead: 1 });
+    assert_eq!(retry_now(&world.database, first).await.unwrap(), OnHead::Done);
     let now = explain(&world.database, first).await.unwrap().unwrap();
     assert!(matches!(now.lane, LaneStanding::Due { .. }));
     assert_eq!((now.head_attempts, now.head_strikes), (2, 2), "its counts stay");
     world.sql(LEASE, lane).await;
-    assert!(matches!(retry_now(&world.database, first).await.unwrap(), Retried::Leased { .. }));
+    assert!(matches!(retry_now(&world.database, first).await.unwrap(), OnHead::Leased { .. }));
     world.end_head(lane, "published", false).await;
-    assert_eq!(retry_now(&world.database, first).await.unwrap(), Retried::Ended(DeliveryStatus::Published));
-    assert_eq!(retry_now(&world.database, Uuid::new_v4()).await.unwrap(), Retried::Unknown);
+    assert_eq!(retry_now(&world.database, first).await.unwrap(), OnHead::Ended(DeliveryStatus::Published));
+    assert_eq!(retry_now(&world.database, Uuid::new_v4()).await.unwrap(), OnHead::Unknown);
 }
 
 #[tokio::test]
@@ -354,15 +354,15 @@ async fn skip_ends_the_head_and_the_lane_goes_on() {
     world.endpoint("ci").await;
     let (first, second) = (world.sent("app", "1").await, world.sent("app", "2").await);
     let lane = world.lane(first).await;
-    assert_eq!(skip(&world.database, second, true).await.unwrap(), Skipped::Behind { head: Some(first), ahead: 1 });
+    assert_eq!(skip(&world.database, second, true).await.unwrap(), OnHead::Behind { head: Some(first), ahead: 1 });
     world.sql(BACK_OFF, lane).await;
     world.sql(LEASE, lane).await;
-    assert!(matches!(skip(&world.database, first, false).await.unwrap(), Skipped::Leased { .. }));
+    assert!(matches!(skip(&world.database, first, false).await.unwrap(), OnHead::Leased { .. }));
     let epoch = async || -> i64 {
         world.session.query_one("SELECT epoch FROM outbox_lanes WHERE lane_id = $1", &[&lane]).await.unwrap().get(0)
     };
     let before = epoch().await;
-    assert_eq!(skip(&world.database, first, true).await.unwrap(), Skipped::Done);
+    assert_eq!(skip(&world.database, first, true).await.unwrap(), OnHead::Done);
     assert_eq!(epoch().await, before + 1);
     assert_eq!(world.status(first).await, DeliveryStatus::Skipped);
     let tried = attempts(&world.database, first).await.unwrap();
@@ -370,9 +370,9 @@ async fn skip_ends_the_head_and_the_lane_goes_on() {
     let next = explain(&world.database, second).await.unwrap().unwrap();
     assert!(matches!(next.lane, LaneStanding::Due { .. }));
     assert_eq!((next.ahead, next.head_attempts, next.head_strikes), (0, 0, 0));
-    assert_eq!(skip(&world.database, second, false).await.unwrap(), Skipped::Done);
+    assert_eq!(skip(&world.database, second, false).await.unwrap(), OnHead::Done);
     assert_eq!(explain(&world.database, second).await.unwrap().unwrap().lane, LaneStanding::Idle);
-    assert_eq!(skip(&world.database, second, false).await.unwrap(), Skipped::Ended(DeliveryStatus::Skipped));
+    assert_eq!(skip(&world.database, second, false).await.unwrap(), OnHead::Ended(DeliveryStatus::Skipped));
 }
 
 #[tokio::test]
@@ -400,7 +400,7 @@ async fn a_dead_letter_is_replayed_under_its_id() {
     // It dies again, and is replayed and let go: it is dead as before.
     world.end_head(delivery.lane_id, "failed", false).await;
     assert_eq!(replay(&world.database, dead, Some(ref_of)).await.unwrap(), Replayed::Appended { ahead: 0 });
-    assert_eq!(skip(&world.database, dead, false).await.unwrap(), Skipped::Done);
+    assert_eq!(skip(&world.database, dead, false).await.unwrap(), OnHead::Done);
     let (letter, _) = show_dead_letter(&world.database, dead).await.unwrap().unwrap();
     assert_eq!((letter.state, letter.replays), (DeadLetterState::Dead, 2));
 
@@ -457,9 +457,9 @@ async fn a_lane_that_stopped_goes_on_by_retry_replay_or_skip() {
         assert_eq!(world.status(first).await, DeliveryStatus::Failed);
         assert_eq!(world.status(second).await, DeliveryStatus::Pending);
         match act {
-            "retry" => assert_eq!(retry_now(&world.database, first).await.unwrap(), Retried::Due),
+            "retry" => assert_eq!(retry_now(&world.database, first).await.unwrap(), OnHead::Done),
             "replay" => assert_eq!(replay(&world.database, first, None).await.unwrap(), Replayed::Revived),
-            _ => assert_eq!(skip(&world.database, first, false).await.unwrap(), Skipped::Done),
+            _ => assert_eq!(skip(&world.database, first, false).await.unwrap(), OnHead::Done),
         }
         let (letter, _) = show_dead_letter(&world.database, first).await.unwrap().unwrap();
         let next = explain(&world.database, second).await.unwrap().unwrap();

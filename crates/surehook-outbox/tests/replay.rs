@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use common::{Outbox, SOON, settings};
 use surehook_outbox::WorkerSettings;
-use surehook_outbox::store::operate::{
-    DeadLetterState, Replayed, Retried, Skipped, replay, retry_now, show_dead_letter, skip,
-};
+use surehook_outbox::store::operate::{DeadLetterState, OnHead, Replayed, replay, retry_now, show_dead_letter, skip};
 use surehook_testkit::receiver::{Answer, Receiver};
 use uuid::Uuid;
 
@@ -55,7 +53,7 @@ async fn retry_does_not_wait_for_the_back_off() {
     outbox.until("SELECT count(*) = 1 FROM outbox_lanes WHERE attempts = 1 AND owner IS NULL").await;
     outbox.sql.execute("UPDATE outbox_lanes SET ready_at = now() + interval '1 hour'", &[]).await.unwrap();
     let delivery = head(&outbox).await;
-    assert_eq!(retry_now(&outbox.database, delivery).await.unwrap(), Retried::Due);
+    assert_eq!(retry_now(&outbox.database, delivery).await.unwrap(), OnHead::Done);
     outbox.drained().await;
     worker.stop().await;
     assert_eq!(outbox.states().await, [("published".to_owned(), 1)]);
@@ -72,8 +70,8 @@ async fn what_a_worker_says_of_a_skipped_delivery_is_discarded() {
     receiver.wait_for(1).await;
     outbox.tell("repo-1", "2").await;
     let delivery = head(&outbox).await;
-    assert!(matches!(skip(&outbox.database, delivery, false).await.unwrap(), Skipped::Leased { .. }));
-    assert_eq!(skip(&outbox.database, delivery, true).await.unwrap(), Skipped::Done);
+    assert!(matches!(skip(&outbox.database, delivery, false).await.unwrap(), OnHead::Leased { .. }));
+    assert_eq!(skip(&outbox.database, delivery, true).await.unwrap(), OnHead::Done);
     outbox.drained().await;
     worker.stop().await;
     let states = [("published".to_owned(), 1), ("skipped".to_owned(), 1)];

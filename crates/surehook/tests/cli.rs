@@ -20,7 +20,7 @@ async fn world() -> World {
         let database = Database::connect(url, "test", 2).unwrap();
         migrate(&database, "outbox", OUTBOX).await.unwrap();
         migrate(&database, "repositories", surehook::store::REPOSITORIES).await.unwrap();
-        database.close();
+        database.close().await;
     })
     .await;
     let client = database.client().await;

@@ -1,26 +1,33 @@
 //! The heartbeat: moves this worker's counter, and takes the lanes of a worker whose counter stands still.
 //!
-//! A worker is declared dead only after two reads of our own, at least [`LOOK_EVERY`] apart, over a connection that stayed
-//! up in between, showed the same counter. After an outage of the database nobody is: the memory goes with the connection.
+//! A worker is declared dead only after two reads of our own, at least [`HELD_FOR_ALIVE`] apart, showed the same counter,
+//! and only if our own beats went through all the while, over one connection. After an outage of the database nobody is: what
+//! was seen is forgotten with the connection, and each one has [`SETTLE`] to come back. If everything stood still, this
+//! process, the machine or the database, our own beat was late too, and what was seen is forgotten as well.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::fence::{Beaten, HELD_FOR_ALIVE};
 use super::{Shared, chain};
 use crate::store::workers::{self, Heartbeat};
 use crate::store::{DatabaseError, Session};
 
 /// How often this worker's counter moves.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// The least time between two reads that are compared.
-const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// Beats further apart than this say that something stood still.
+const LATE: Duration = Duration::from_secs(2);
+/// How long after an outage nobody is judged.
+const SETTLE: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(shared: Arc<Shared>) {
+    let mut judge_from = Instant::now();
     // Until the lanes are given back the worker is alive, so the beat goes on during a soft stop.
     while !shared.stops.recorder.is_cancelled() && !shared.stops.give_up.is_cancelled() {
-        if let Err(error) = watch(&shared).await {
+        if let Err(error) = watch(&shared, &mut judge_from).await {
             tracing::debug!(error = %chain(&error), "heartbeat interrupted; what was seen of other workers is forgotten");
         }
+        judge_from = Instant::now() + SETTLE;
         tokio::select! {
             () = tokio::time::sleep(BEAT_EVERY) => {}
             () = shared.stops.recorder.cancelled() => {}
@@ -30,13 +37,20 @@ pub(super) async fn run(shared: Arc<Shared>) {
 }
 
 /// Beats and looks over one session until it breaks or the worker stops.
-async fn watch(shared: &Shared) -> Result<(), DatabaseError> {
+async fn watch(shared: &Shared, judge_from: &mut Instant) -> Result<(), DatabaseError> {
     let mut session = shared.database.session().await?;
     let mut seen: Vec<Heartbeat> = Vec::new();
     let mut looked: Option<Instant> = None;
+    let mut last_beat = Instant::now();
     loop {
-        workers::beat(&session, shared.id, &shared.settings.node).await?;
-        if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+        let sent = Instant::now();
+        let count = workers::beat(&session, shared.id, &shared.settings.node).await?;
+        note(shared, sent, count);
+        if last_beat.elapsed() > LATE {
+            (seen, looked) = (Vec::new(), None);
+        }
+        last_beat = Instant::now();
+        if last_beat >= *judge_from && looked.is_none_or(|at| at.elapsed() >= HELD_FOR_ALIVE) {
             let now = workers::others(&session, shared.id).await?;
             for standing in now.iter().filter(|heartbeat| seen.contains(heartbeat)) {
                 take_over(&mut session, shared, *standing).await?;
@@ -50,6 +64,17 @@ async fn watch(shared: &Shared) -> Result<(), DatabaseError> {
             () = shared.stops.give_up.cancelled() => return Ok(()),
         }
     }
+}
+
+fn note(shared: &Shared, sent: Instant, count: i64) {
+    match shared.fence.beaten(sent, count) {
+        Beaten::Open => return,
+        Beaten::Opened => {}
+        Beaten::WasDeclaredDead => {
+            tracing::warn!("this worker stood still, and others took over what it held; it begins anew");
+        }
+    }
+    shared.wake.wake();
 }
 
 async fn take_over(session: &mut Session, shared: &Shared, dead: Heartbeat) -> Result<(), DatabaseError> {

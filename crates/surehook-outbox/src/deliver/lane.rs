@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use uuid::Uuid;
 
+use super::fence::Life;
 use super::recorder::{Report, Reports};
 use super::{AttemptSeen, Shared};
 use crate::retry::{self, Answer, DeathReason, Head, Next, Outcome, Verdict};
@@ -27,6 +28,8 @@ pub(super) struct LaneRun {
     pub(super) lane: ClaimedLane,
     pub(super) deliveries: Vec<Delivery>,
     pub(super) lease_ends: Instant,
+    /// The worker's life in which the lane was claimed.
+    pub(super) life: Life,
 }
 
 /// Whether the lane goes on.
@@ -42,11 +45,11 @@ impl LaneRun {
         let mut done = self.lane.done_seq;
         let mut pending = std::mem::take(&mut self.deliveries).into_iter().peekable();
         let release = loop {
-            if done == self.lane.until_seq || self.shared.stops.soft.is_cancelled() {
+            if done == self.lane.until_seq || self.shared.stops.soft.is_cancelled() || self.shared.held.makes_room() {
                 break Release::Now;
             }
             let found = pending.next_if(|delivery| delivery.seq == done + 1);
-            if found.is_some() && !self.lease_holds() {
+            if found.is_some() && !self.still_ours() {
                 break Release::Now;
             }
             match self.step(done + 1, found, &mut head).await {
@@ -63,8 +66,9 @@ impl LaneRun {
         self.target.endpoint_id
     }
 
-    fn lease_holds(&self) -> bool {
-        Instant::now() + self.target.timeout < self.lease_ends
+    /// Whether nobody else can have the lane: the lease lasts for another request, and nobody holds this worker for dead.
+    fn still_ours(&self) -> bool {
+        Instant::now() + self.target.timeout < self.lease_ends && self.shared.fence.life() == Some(self.life)
     }
 
     /// Handles one delivery. None: it was abandoned at a hard stop, and nothing is charged.

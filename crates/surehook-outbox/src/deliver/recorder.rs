@@ -180,6 +180,7 @@ async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseErr
     let outcome = write(shared, &batch).await;
     match outcome {
         Ok(recorded) => {
+            forget_ended(shared, &taken, recorded.done.iter().chain(&recorded.ended).chain(&recorded.lost));
             let successes: Vec<Uuid> = recorded
                 .done
                 .iter()
@@ -187,6 +188,9 @@ async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseErr
                 .filter(|report| report.succeeded)
                 .map(|report| report.endpoint_id)
                 .collect();
+            for lane_id in &recorded.ended {
+                taken.remove(lane_id);
+            }
             for lane_id in &recorded.lost {
                 taken.remove(lane_id);
                 tracing::warn!(lane_id, "this lane was taken over meanwhile; what this worker says of it is discarded");
@@ -201,6 +205,15 @@ async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseErr
         Err(error) => {
             taken.into_values().for_each(|report| waiting.add(report));
             Err(error)
+        }
+    }
+}
+
+/// Lanes that were given back, or are another's, are held no longer.
+fn forget_ended<'a>(shared: &Shared, taken: &HashMap<i64, Report>, written: impl Iterator<Item = &'a i64>) {
+    for state in written.filter_map(|lane_id| taken.get(lane_id)?.lane.as_ref()) {
+        if state.release.is_some() {
+            shared.held.remove(state.lane_id, state.epoch);
         }
     }
 }
@@ -223,6 +236,8 @@ async fn note_success(shared: &Shared, mut endpoints: Vec<Uuid>) -> Result<(), D
 async fn leave(shared: &Shared) {
     let left = async {
         let session = shared.database.session().await?;
+        // Of a claim whose answer was lost lanes may bear our name that nobody here knows of.
+        workers::give_back_unknown(&session, shared.id, &shared.held.all()).await?;
         workers::leave(&session, shared.id).await
     };
     match tokio::time::timeout(Duration::from_secs(2), left).await {

@@ -73,12 +73,15 @@ const DUE_ENDPOINTS: &str = "
     )
     SELECT clock_timestamp() AS now, e.endpoint_id, e.name, e.url, e.secret, e.secret_next, e.headers::text AS headers, e.format,
            e.allow_private, e.timeout_ms, e.in_flight_max, e.on_dead, e.conflict, e.max_attempts, e.max_unanswered,
-           e.count_every_silence, e.max_age_s, e.retry_max_delay_ms
+           e.count_every_silence, e.max_age_s, e.retry_max_delay_ms,
+           EXISTS (SELECT 1 FROM outbox_lanes AS l WHERE l.endpoint_id = e.endpoint_id AND l.crashes > 0 AND l.ready_at <= statement_timestamp()
+                      AND l.crashes + (l.owner IS NOT NULL)::integer >= 2) AS has_suspect
       FROM busy JOIN endpoints AS e ON e.endpoint_id = busy.endpoint_id
      WHERE e.state = 'active'
        AND EXISTS (SELECT 1 FROM outbox_lanes AS l WHERE l.endpoint_id = e.endpoint_id AND l.ready_at <= statement_timestamp())";
 
-/// Claims up to a quota of due lanes per endpoint, oldest first. A lane that still has an owner was left by one that
+/// Claims up to a quota of due lanes per endpoint, oldest first: those under suspicion, or the others (`$7`). Under
+/// suspicion is a lane that two workers vanished with, the one counted that its next claim will charge. A lane that still has an owner was left by one that
 /// vanished: that counts as a crash, and its head may have arrived. `= ANY(ARRAY(…))` runs the sub-select once; with
 /// `IN (…)` a nested loop may run it again per row and take more than the limit.
 const CLAIM: &str = "
@@ -94,6 +97,7 @@ const CLAIM: &str = "
              FROM unnest($2::uuid[], $3::bigint[]) AS q (endpoint_id, quota)
             CROSS JOIN LATERAL (SELECT d.lane_id FROM outbox_lanes AS d
                                  WHERE d.endpoint_id = q.endpoint_id AND d.ready_at <= statement_timestamp()
+                                   AND (d.crashes + (d.owner IS NOT NULL)::integer >= 2) = $7
                                  ORDER BY d.ready_at LIMIT q.quota FOR UPDATE SKIP LOCKED) AS c))
     RETURNING l.lane_id, l.endpoint_id, l.epoch, l.done_seq, l.last_seq, l.attempts, l.strikes, l.unanswered, l.crashes,
               l.may_have_arrived, coalesce(extract(epoch FROM clock_timestamp() - l.first_tried_at), 0)::float8 AS age_s,
@@ -117,12 +121,26 @@ const READ: &str = "
       LEFT JOIN outbox_dlq AS q ON d.replay AND q.delivery_id = d.delivery_id
      ORDER BY c.lane_id, d.seq";
 
+/// What is due.
+#[derive(Debug)]
+pub struct Due {
+    /// The database's time, if anything is.
+    pub now: Option<Timestamp>,
+    /// The endpoints with due lanes.
+    pub targets: Vec<Target>,
+    /// One of them that has a lane under suspicion.
+    pub suspect_at: Option<Uuid>,
+}
+
 /// The endpoints with due work, and the database's time.
-pub async fn due_endpoints(session: &Session) -> Result<(Option<Timestamp>, Vec<Target>), DatabaseError> {
+pub async fn due_endpoints(session: &Session) -> Result<Due, DatabaseError> {
     let statement = session.prepare_cached(DUE_ENDPOINTS).await?;
     let rows = session.query(&statement, &[]).await?;
-    let now = rows.first().map(|row| row.get("now"));
-    Ok((now, rows.iter().map(target).collect()))
+    Ok(Due {
+        now: rows.first().map(|row| row.get("now")),
+        suspect_at: rows.iter().find(|row| row.get("has_suspect")).map(|row| row.get("endpoint_id")),
+        targets: rows.iter().map(target).collect(),
+    })
 }
 
 /// How many lanes to take from an endpoint.
@@ -136,19 +154,42 @@ pub struct Quota {
     pub timeout: Duration,
 }
 
-/// Claims due lanes for `worker`. Ok: committed; the lanes are this worker's until their lease ends.
+/// Claims due lanes for `worker`, but for those under suspicion. Ok: committed; the lanes are this worker's until their lease
+/// ends. Err: perhaps committed all the same; [`give_back_unknown`](super::workers::give_back_unknown) undoes that.
 pub async fn claim(
     session: &Session,
     worker: Uuid,
     quotas: &[Quota],
     read_max: i64,
 ) -> Result<Vec<ClaimedLane>, DatabaseError> {
+    claim_of(session, worker, quotas, read_max, false).await
+}
+
+/// Claims one lane under suspicion. Whoever calls this holds no other, so that none is charged for what this one may do.
+pub async fn claim_suspect(
+    session: &Session,
+    worker: Uuid,
+    endpoint_id: Uuid,
+    timeout: Duration,
+) -> Result<Option<ClaimedLane>, DatabaseError> {
+    let quota = Quota { endpoint_id, lanes: 1, timeout };
+    Ok(claim_of(session, worker, &[quota], 1, true).await?.pop())
+}
+
+async fn claim_of(
+    session: &Session,
+    worker: Uuid,
+    quotas: &[Quota],
+    read_max: i64,
+    suspects: bool,
+) -> Result<Vec<ClaimedLane>, DatabaseError> {
     let endpoints: Vec<Uuid> = quotas.iter().map(|q| q.endpoint_id).collect();
     let lanes: Vec<i64> = quotas.iter().map(|q| i64::try_from(q.lanes).unwrap_or(i64::MAX)).collect();
     let timeouts: Vec<i64> = quotas.iter().map(|q| i64::from(crate::clock::milliseconds(q.timeout))).collect();
     let margin = i64::from(crate::clock::milliseconds(LEASE_MARGIN));
     let statement = session.prepare_cached(CLAIM).await?;
-    let rows = session.query(&statement, &[&worker, &endpoints, &lanes, &timeouts, &read_max, &margin]).await?;
+    let rows =
+        session.query(&statement, &[&worker, &endpoints, &lanes, &timeouts, &read_max, &margin, &suspects]).await?;
     Ok(rows.iter().map(|row| claimed(row, read_max)).collect())
 }
 

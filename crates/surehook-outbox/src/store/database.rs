@@ -1,10 +1,20 @@
 //! A pool of sessions with one PostgreSQL database. May open connections; holds no SQL of its own but the start-up checks.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{Connect, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use tokio::task::JoinHandle;
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{Client, Config, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How long [`Database::close`] waits for sessions to end by themselves.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 /// A session taken from the pool; given back when dropped.
 pub type Session = deadpool_postgres::Object;
@@ -75,6 +85,15 @@ impl DatabaseError {
 #[derive(Clone, Debug)]
 pub struct Database {
     pool: Pool,
+    connections: Connections,
+}
+
+/// The tasks that move the bytes of sessions. The pool would abort them with their session, and PostgreSQL would find out by
+/// itself that nobody is there; left alone they sign off, and can be waited for.
+#[derive(Clone, Debug, Default)]
+struct Connections {
+    tasks: TaskTracker,
+    cut: CancellationToken,
 }
 
 impl Database {
@@ -83,17 +102,20 @@ impl Database {
     /// Unix sockets are given as `host=/folder user=… dbname=…`. TLS is used when the server offers it and verified
     /// against the system's certificates; `sslmode=disable` turns it off.
     pub fn connect(url: &str, application_name: &str, sessions_max: usize) -> Result<Self, DatabaseError> {
-        let mut config: tokio_postgres::Config = url.parse().map_err(DatabaseError::Url)?;
+        let mut config: Config = url.parse().map_err(DatabaseError::Url)?;
         config.application_name(application_name);
         config.connect_timeout(Duration::from_secs(5));
         config.keepalives_idle(Duration::from_secs(15));
         config.tcp_user_timeout(Duration::from_secs(20));
         let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let sockets_only = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
+        let connections = Connections::default();
         let manager = if sockets_only || config.get_ssl_mode() == SslMode::Disable {
-            Manager::from_config(config, tokio_postgres::NoTls, recycle)
+            let connect = Connecting { tls: tokio_postgres::NoTls, connections: connections.clone() };
+            Manager::from_connect(config, connect, recycle)
         } else {
-            Manager::from_config(config, MakeRustlsConnect::new(crate::tls::client_config()), recycle)
+            let tls = MakeRustlsConnect::new(crate::tls::client_config());
+            Manager::from_connect(config, Connecting { tls, connections: connections.clone() }, recycle)
         };
         let pool = Pool::builder(manager)
             .max_size(sessions_max)
@@ -101,7 +123,7 @@ impl Database {
             .wait_timeout(Some(Duration::from_secs(10)))
             .create_timeout(Some(Duration::from_secs(6)))
             .build()?;
-        Ok(Self { pool })
+        Ok(Self { pool, connections })
     }
 
     /// Takes a session; waits at most 10 s for a free one. Err: nothing was changed, may be repeated.
@@ -109,8 +131,48 @@ impl Database {
         self.pool.get().await.map_err(DatabaseError::Session)
     }
 
-    /// Closes every idle session and refuses new ones; sessions in use close when given back.
-    pub fn close(&self) {
+    /// Refuses new sessions, ends the idle ones, and those in use as they are given back. On return every session has
+    /// signed off, or, after two seconds, was cut. May be called again.
+    pub async fn close(&self) {
         self.pool.close();
+        self.connections.tasks.close();
+        if tokio::time::timeout(CLOSE_WITHIN, self.connections.tasks.wait()).await.is_err() {
+            self.connections.cut.cancel();
+            self.connections.tasks.wait().await;
+        }
+    }
+}
+
+/// Makes sessions whose tasks are [`Connections`].
+struct Connecting<Tls> {
+    tls: Tls,
+    connections: Connections,
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+impl<Tls> Connect for Connecting<Tls>
+where
+    Tls: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+    Tls::Stream: Send + Sync,
+    Tls::TlsConnect: Send + Sync,
+    <Tls::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    fn connect(&self, config: &Config) -> Boxed<'_, Result<(Client, JoinHandle<()>), Error>> {
+        let config = config.clone();
+        Box::pin(async move {
+            let (client, connection) = config.connect(self.tls.clone()).await?;
+            let cut = self.connections.cut.clone();
+            self.connections.tasks.spawn(async move {
+                tokio::select! {
+                    ended = connection => if let Err(error) = ended {
+                        tracing::debug!(%error, "a session with PostgreSQL broke");
+                    },
+                    () = cut.cancelled() => {}
+                }
+            });
+            // What the pool aborts with the session: nothing.
+            Ok((client, self.connections.tasks.spawn(std::future::ready(()))))
+        })
     }
 }

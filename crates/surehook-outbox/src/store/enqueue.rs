@@ -3,7 +3,7 @@
 use tokio_postgres::GenericClient;
 use uuid::Uuid;
 
-use super::DatabaseError;
+use super::{DatabaseError, column};
 
 /// An event to record. What is None takes its default.
 #[derive(Clone, Debug, Default)]
@@ -111,10 +111,6 @@ async fn call<C: GenericClient + Sync>(
         .iter()
         .map(|row| if row.get(1) { Enqueued::Already(row.get(0)) } else { Enqueued::New(row.get(0)) })
         .collect())
-}
-
-fn column<'a, Item, Value>(items: &'a [Item], value: impl Fn(&'a Item) -> Value) -> Vec<Value> {
-    items.iter().map(value).collect()
 }
 
 /// Recording an event in a transaction of sqlx.

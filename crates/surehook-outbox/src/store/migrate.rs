@@ -88,3 +88,9 @@ pub async fn migrate(
     transaction.commit().await?;
     Ok(if applied == 0 { Migrated::UpToDate } else { Migrated::Applied(applied) })
 }
+
+/// Whether any migration was ever applied to this database.
+pub async fn was_applied(database: &Database) -> Result<bool, DatabaseError> {
+    let session = database.session().await?;
+    Ok(session.query_one("SELECT to_regclass('surehook_migrations') IS NOT NULL", &[]).await?.get(0))
+}

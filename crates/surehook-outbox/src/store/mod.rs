@@ -12,3 +12,8 @@ pub mod upkeep;
 pub mod workers;
 
 pub use database::{Database, DatabaseError, Session};
+
+/// One parameter of a statement over many rows: a value of each item, in their order.
+fn column<'a, Item, Value>(items: &'a [Item], value: impl Fn(&'a Item) -> Value) -> Vec<Value> {
+    items.iter().map(value).collect()
+}

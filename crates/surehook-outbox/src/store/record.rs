@@ -1,11 +1,12 @@
 //! Recording what happened: attempts, how far each lane has come, and dead letters, of many lanes in one transaction.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::{DatabaseError, Session};
+use super::{DatabaseError, Session, column};
 use crate::clock::milliseconds;
 use crate::retry::{DeathReason, Head, Outcome};
 
@@ -127,6 +128,8 @@ pub struct Batch {
 pub struct Recorded {
     /// Recorded and committed.
     pub done: Vec<i64>,
+    /// Given back under this very claim already: this was said before, and the answer was lost; or there was nothing left to say.
+    pub ended: Vec<i64>,
     /// No longer this worker's: what it said was discarded.
     pub lost: Vec<i64>,
     /// Whether some recorded lane is due again at once.
@@ -134,16 +137,18 @@ pub struct Recorded {
 }
 
 /// Locks in lane order without waiting (a stranger's open enqueue on one lane must not hold up the others), checks epoch
-/// and owner inside the locking step, then writes lanes and attempts. An idle lane gives up its lease by itself.
+/// and owner inside the locking step, then writes lanes and attempts. An idle lane gives up its lease by itself. What is said a
+/// second time, because the answer to the commit was lost, shows by the numbers: those attempts are in already.
 const RECORD: &str = "
     WITH said AS (
         SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::integer[], $6::integer[], $7::integer[], $8::boolean[],
                              $9::timestamptz[], $10::text[], $11::boolean[], $12::bigint[])
           AS s (lane_id, epoch, done_seq, attempts, strikes, unanswered, may_have_arrived, first_tried_at, last_error, release, delay_ms)
     ), held AS MATERIALIZED (
-        SELECT l.lane_id, l.epoch = s.epoch AND l.owner IS NOT DISTINCT FROM $1 AS mine
+        SELECT l.lane_id, l.epoch = s.epoch AND l.owner IS NOT DISTINCT FROM $1 AS mine, l.epoch = s.epoch AND l.owner IS NULL AS ended,
+               l.done_seq, l.attempts
           FROM (SELECT lane_id, epoch FROM said ORDER BY lane_id) AS s
-         CROSS JOIN LATERAL (SELECT x.lane_id, x.epoch, x.owner FROM outbox_lanes AS x
+         CROSS JOIN LATERAL (SELECT x.lane_id, x.epoch, x.owner, x.done_seq, x.attempts FROM outbox_lanes AS x
                               WHERE x.lane_id = s.lane_id FOR UPDATE SKIP LOCKED) AS l
     ), moved AS (
         UPDATE outbox_lanes AS l
@@ -171,9 +176,9 @@ const RECORD: &str = "
           FROM unnest($13::bigint[], $14::bigint[], $15::integer[], $16::uuid[], $17::text[], $18::text[], $19::integer[], $20::text[],
                       $21::bytea[], $22::timestamptz[], $23::integer[])
             AS a (lane_id, seq, attempt, delivery_id, outcome, ends, status_code, error, response_body, started_at, duration_ms)
-          JOIN held AS h ON h.lane_id = a.lane_id AND h.mine
+          JOIN held AS h ON h.lane_id = a.lane_id AND h.mine AND (a.seq > h.done_seq + 1 OR (a.seq = h.done_seq + 1 AND a.attempt > h.attempts))
     )
-    SELECT h.lane_id, h.mine, coalesce(m.ready_at <= clock_timestamp(), false) AS due
+    SELECT h.lane_id, h.mine, h.ended, h.done_seq, coalesce(m.ready_at <= clock_timestamp(), false) AS due
       FROM held AS h LEFT JOIN moved AS m ON m.lane_id = h.lane_id";
 
 const DEAD: &str = "
@@ -189,11 +194,12 @@ const DEAD: &str = "
            failed_at = excluded.failed_at, updated_at = excluded.updated_at";
 
 /// Records a batch for `worker`. Ok: what is in `done` is committed, what is in `lost` was discarded. Err: nothing was
-/// changed, or the answer to the commit was lost; saying it again is safe, since a lane that was released or moved on
-/// discards what is said twice.
+/// changed, or the answer to the commit was lost; saying it again is safe: what is in already is passed over.
 pub async fn record(session: &mut Session, worker: Uuid, batch: &Batch) -> Result<Recorded, DatabaseError> {
     let transaction = session.transaction().await?;
     let mut recorded = Recorded::default();
+    // Where each lane stood that is still ours.
+    let mut stood: HashMap<i64, i64> = HashMap::new();
     {
         let lanes = &batch.lanes;
         let attempts = &batch.attempts;
@@ -232,17 +238,20 @@ pub async fn record(session: &mut Session, worker: Uuid, batch: &Batch) -> Resul
             let lane_id: i64 = row.get("lane_id");
             if row.get("mine") {
                 recorded.done.push(lane_id);
+                stood.insert(lane_id, row.get("done_seq"));
+            } else if row.get("ended") {
+                recorded.ended.push(lane_id);
             } else {
                 recorded.lost.push(lane_id);
             }
             recorded.more_is_due |= row.get::<_, bool>("due");
         }
     }
-    for letter in batch.dead.iter().filter(|letter| recorded.done.contains(&letter.lane_id)) {
+    for letter in batch.dead.iter().filter(|letter| stood.get(&letter.lane_id).is_some_and(|seq| letter.seq > *seq)) {
         bury(&transaction, letter).await?;
     }
     let delivered: Vec<Uuid> =
-        batch.replays_delivered.iter().filter(|(lane, _)| recorded.done.contains(lane)).map(|(_, id)| *id).collect();
+        batch.replays_delivered.iter().filter(|(lane, _)| stood.contains_key(lane)).map(|(_, id)| *id).collect();
     if !delivered.is_empty() {
         transaction
             .execute(
@@ -304,10 +313,6 @@ pub async fn note_success(session: &Session, endpoints: &[Uuid]) -> Result<(), D
         .await?;
     session.execute(&statement, &[&endpoints]).await?;
     Ok(())
-}
-
-fn column<'a, Item, Value>(items: &'a [Item], value: impl Fn(&'a Item) -> Value) -> Vec<Value> {
-    items.iter().map(value).collect()
 }
 
 fn count(number: u32) -> i32 {

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::{DatabaseError, Session};
+use super::{DatabaseError, Session, column};
 
 /// Another worker's counter, as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,16 +13,17 @@ pub struct Heartbeat {
     pub count: i64,
 }
 
-/// Moves this worker's counter, making its row at the first time.
-pub async fn beat(session: &Session, worker: Uuid, node: &str) -> Result<(), DatabaseError> {
+/// Moves this worker's counter, making its row at the first time, and returns it. A counter that did not grow says that this
+/// worker was declared dead meanwhile.
+pub async fn beat(session: &Session, worker: Uuid, node: &str) -> Result<i64, DatabaseError> {
     let statement = session
         .prepare_cached(
             "INSERT INTO outbox_workers (worker_id, node, heartbeat) VALUES ($1, $2, 1)
-             ON CONFLICT (worker_id) DO UPDATE SET heartbeat = outbox_workers.heartbeat + 1, heartbeat_at = now()",
+             ON CONFLICT (worker_id) DO UPDATE SET heartbeat = outbox_workers.heartbeat + 1, heartbeat_at = now()
+             RETURNING heartbeat",
         )
         .await?;
-    session.execute(&statement, &[&worker, &node]).await?;
-    Ok(())
+    Ok(session.query_one(&statement, &[&worker, &node]).await?.get(0))
 }
 
 /// The counters of all other workers.
@@ -35,27 +36,54 @@ pub async fn others(session: &Session, worker: Uuid) -> Result<Vec<Heartbeat>, D
 
 /// Declares a worker dead, if its counter still stands where it was seen: its lanes are due at once, still bearing its
 /// name, so that their next claim counts a crash. Returns how many lanes that were; None if the counter had moved.
+///
+/// A lane that another has locked at this moment is passed over. Then the row stays, with its counter at 0, and whoever
+/// finds it standing again frees the rest.
 pub async fn declare_dead(session: &mut Session, dead: Heartbeat) -> Result<Option<u64>, DatabaseError> {
     let transaction = session.transaction().await?;
-    let gone = transaction
-        .execute("DELETE FROM outbox_workers WHERE worker_id = $1 AND heartbeat = $2", &[&dead.worker_id, &dead.count])
+    let found = transaction
+        .execute(
+            "UPDATE outbox_workers SET heartbeat = 0 WHERE worker_id = $1 AND heartbeat = $2",
+            &[&dead.worker_id, &dead.count],
+        )
         .await?;
-    if gone == 0 {
+    if found == 0 {
         return Ok(None);
     }
-    let freed = free_lanes(&transaction, dead.worker_id).await?;
+    let freed = transaction
+        .execute(
+            "UPDATE outbox_lanes SET ready_at = clock_timestamp(), leased_until = clock_timestamp()
+              WHERE lane_id = ANY (ARRAY(SELECT lane_id FROM outbox_lanes
+                                          WHERE ready_at IS NOT NULL AND owner = $1 AND leased_until > clock_timestamp()
+                                          ORDER BY lane_id FOR UPDATE SKIP LOCKED))",
+            &[&dead.worker_id],
+        )
+        .await?;
+    transaction
+        .execute(
+            "DELETE FROM outbox_workers WHERE worker_id = $1
+                AND NOT EXISTS (SELECT FROM outbox_lanes WHERE ready_at IS NOT NULL AND owner = $1 AND leased_until > clock_timestamp())",
+            &[&dead.worker_id],
+        )
+        .await?;
     transaction.commit().await?;
     Ok(Some(freed))
 }
 
-async fn free_lanes(transaction: &deadpool_postgres::Transaction<'_>, worker: Uuid) -> Result<u64, DatabaseError> {
-    // A lane that another has locked is being recorded or enqueued to; its lease runs out by itself.
-    Ok(transaction
+/// Gives back what is this worker's by name but not among `held` (lane and epoch): lanes of a claim whose answer was lost.
+/// Nothing is charged, because nothing was sent. Returns how many. Err: may be repeated.
+pub async fn give_back_unknown(session: &Session, worker: Uuid, held: &[(i64, i64)]) -> Result<u64, DatabaseError> {
+    let lanes = column(held, |(lane_id, _)| *lane_id);
+    let epochs = column(held, |(_, epoch)| *epoch);
+    Ok(session
         .execute(
-            "UPDATE outbox_lanes SET ready_at = clock_timestamp(), leased_until = clock_timestamp()
-              WHERE lane_id = ANY (ARRAY(SELECT lane_id FROM outbox_lanes WHERE ready_at IS NOT NULL AND owner = $1
-                                          ORDER BY lane_id FOR UPDATE SKIP LOCKED))",
-            &[&worker],
+            "UPDATE outbox_lanes SET ready_at = clock_timestamp(), leased_until = NULL, owner = NULL, epoch = epoch + 1
+              WHERE lane_id = ANY (ARRAY(SELECT l.lane_id FROM outbox_lanes AS l
+                                          WHERE l.ready_at IS NOT NULL AND l.owner = $1
+                                            AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) AS h (lane_id, epoch)
+                                                             WHERE h.lane_id = l.lane_id AND h.epoch = l.epoch)
+                                          ORDER BY l.lane_id FOR UPDATE SKIP LOCKED))",
+            &[&worker, &lanes, &epochs],
         )
         .await?)
 }

@@ -28,7 +28,7 @@ impl Outbox {
         let test_database = postgres::database("outbox", async |url| {
             let database = Database::connect(url, "template", 1).unwrap();
             migrate(&database, "outbox", OUTBOX).await.unwrap();
-            database.close();
+            database.close().await;
         })
         .await;
         let database = Database::connect(test_database.url(), "outbox-test", 8).unwrap();

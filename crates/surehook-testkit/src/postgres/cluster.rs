@@ -13,9 +13,12 @@ use std::{
 };
 
 use super::{connect, try_connect};
-use crate::try_eventually;
+use crate::{try_eventually, wait::be_slow};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// Between two sessions that go on after a pause.
+const BETWEEN_SESSIONS: Duration = Duration::from_millis(100);
 
 /// A folder in memory is used if that much is free there.
 const ROOM_BYTES_MIN: u64 = 1 << 30;
@@ -151,6 +154,36 @@ impl Cluster {
     pub async fn restart(&self) {
         self.stop().await;
         self.resume().await;
+    }
+
+    /// Makes the server and all its sessions stand still, as a machine does that is frozen: connections stay open and answer
+    /// nothing. [`Cluster::go_on`] ends that.
+    pub fn pause(&self) {
+        let postmaster = self.pid().expect("the server runs");
+        // The postmaster first: from then on it starts no other process.
+        self.signal_one(postmaster, rustix::process::Signal::STOP);
+        self.children().into_iter().for_each(|child| self.signal_one(child, rustix::process::Signal::STOP));
+    }
+
+    /// Lets what [`Cluster::pause`] stopped go on, one process a moment after another.
+    pub async fn go_on(&self) {
+        for process in self.children().into_iter().chain(self.pid()) {
+            self.signal_one(process, rustix::process::Signal::CONT);
+            be_slow(BETWEEN_SESSIONS).await;
+        }
+    }
+
+    fn children(&self) -> Vec<u32> {
+        let postmaster = self.pid().expect("the server runs");
+        let children = std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children"));
+        let children = children.expect("the server's processes");
+        children.split_whitespace().map(|child| child.parse().expect("a process id")).collect()
+    }
+
+    fn signal_one(&self, id: u32, signal: rustix::process::Signal) {
+        let id = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw).expect("a process id");
+        // A session may just have ended.
+        let _ = rustix::process::kill_process(id, signal);
     }
 
     /// Ends every session with `database`, as an administrator would.

@@ -89,7 +89,7 @@ pub(super) fn data_dir(globals: &Globals) -> PathBuf {
 impl Connected {
     /// Closes the sessions, and ends the embedded server if nobody else uses it.
     pub async fn close(self) {
-        self.database.close();
+        self.database.close().await;
         if let Some(embedded) = &self.embedded {
             stop(embedded).await;
         }

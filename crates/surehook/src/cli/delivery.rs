@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use surehook_outbox::Database;
 use surehook_outbox::store::operate::{
-    Attempt, Delivery, DeliveryFilter, DeliveryStatus, EventFilter, Retried, Skipped, attempts, database_time, explain,
+    Attempt, Delivery, DeliveryFilter, DeliveryStatus, EventFilter, OnHead, attempts, database_time, explain,
     list_deliveries, retry_now, show_delivery, skip,
 };
 use uuid::Uuid;
@@ -206,34 +206,34 @@ fn words(shown: &Shown, now: Timestamp) -> String {
 
 async fn retry(database: &Database, delivery_id: Uuid, out: Out) -> Result<(), CliError> {
     match retry_now(database, delivery_id).await? {
-        Retried::Due => {
+        OnHead::Done => {
             let result = serde_json::json!({ "delivery_id": delivery_id, "result": "due" });
             out.one(&result, || {
                 format!("Delivery {delivery_id} is due now.\nWatch it with: surehook delivery show {delivery_id}")
             })
         }
-        Retried::Behind { head, ahead } => Err(behind(delivery_id, head, ahead)),
-        Retried::Leased { until } => {
+        OnHead::Behind { head, ahead } => Err(behind(delivery_id, head, ahead)),
+        OnHead::Leased { until } => {
             Err(leased(database, delivery_id, until, "It is tried already; look again in a moment.").await?)
         }
-        Retried::Ended(status) => Err(ended(delivery_id, status)),
-        Retried::Unknown => Err(unknown(delivery_id)),
+        OnHead::Ended(status) => Err(ended(delivery_id, status)),
+        OnHead::Unknown => Err(unknown(delivery_id)),
     }
 }
 
 async fn skip_head(database: &Database, delivery_id: Uuid, force: bool, out: Out) -> Result<(), CliError> {
     match skip(database, delivery_id, force).await? {
-        Skipped::Done => {
+        OnHead::Done => {
             let result = serde_json::json!({ "delivery_id": delivery_id, "result": "skipped" });
             out.one(&result, || format!("Delivery {delivery_id} is skipped; its lane goes on with the next one."))
         }
-        Skipped::Behind { head, ahead } => Err(behind(delivery_id, head, ahead)),
-        Skipped::Leased { until } => {
+        OnHead::Behind { head, ahead } => Err(behind(delivery_id, head, ahead)),
+        OnHead::Leased { until } => {
             let advice = "Wait for its end, or skip it nevertheless with --force: it may arrive all the same.";
             Err(leased(database, delivery_id, until, advice).await?)
         }
-        Skipped::Ended(status) => Err(ended(delivery_id, status)),
-        Skipped::Unknown => Err(unknown(delivery_id)),
+        OnHead::Ended(status) => Err(ended(delivery_id, status)),
+        OnHead::Unknown => Err(unknown(delivery_id)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command line: what a person types, one file per noun. Parses, runs, prints, and gives the exit code: 0 done,
 //! 1 failed, 2 wrong usage. The names are a contract; add to them, do not rename them.
 
+mod backup;
 mod connect;
 pub mod delivery;
 mod demo;
@@ -108,6 +109,15 @@ pub enum Command {
         Exit code 1 if something fails; warnings alone leave it at 0."
     )]
     Doctor,
+    /// Copy the database and the repositories to a new folder, while everything goes on
+    #[command(after_help = "Example:\n  surehook backup /srv/backups/monday\n\n\
+        The database is dumped first: what is pushed meanwhile is told again after a restore, under the same ids.\n\
+        Needs pg_dump, which comes with PostgreSQL. Imported repositories and the receiver's builds are not in it.")]
+    Backup(backup::BackupArgs),
+    /// Fill an empty data directory and an empty database from a backup
+    #[command(after_help = "Example:\n  surehook restore /srv/backups/monday --data /var/lib/surehook\n\n\
+        `surehook serve` must not run there yet.")]
+    Restore(backup::BackupArgs),
     /// Repositories: create, list, show, delete
     #[command(subcommand)]
     Repo(repo::RepoCommand),
@@ -162,6 +172,8 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Receive(args) => receive::run(globals, *args, out).await,
         Command::Demo(args) => services::demo(globals, args).await,
         Command::Doctor => doctor::run(&globals, out).await,
+        Command::Backup(args) => backup::backup(&globals, args, out).await,
+        Command::Restore(args) => backup::restore(&globals, args, out).await,
         Command::Repo(command) => repo::run(&globals, command, out).await,
         Command::Token(command) => token::run(&globals, command, out).await,
         Command::Endpoint(command) => endpoint::run(&globals, *command, out).await,

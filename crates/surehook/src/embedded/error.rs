@@ -14,6 +14,14 @@ pub enum EmbeddedError {
         /// The versions that were found.
         found: Vec<u32>,
     },
+    /// One of PostgreSQL's programs failed.
+    #[error("{program}: {message}")]
+    Dump {
+        /// Which.
+        program: &'static str,
+        /// What it said.
+        message: String,
+    },
     /// The cluster needs another version than those on the machine.
     #[error(
         "the data in {} was made by PostgreSQL {wanted}, which is not installed here{}; install it again (on Debian and Ubuntu: apt-get install postgresql-{wanted})",

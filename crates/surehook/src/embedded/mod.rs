@@ -22,6 +22,7 @@
 mod account;
 mod binaries;
 mod database;
+pub mod dump;
 mod error;
 mod folders;
 mod keeper;

@@ -230,7 +230,7 @@ impl Server {
         };
         tokio::join!(pushes, self.engine.stop(false));
         self.close_http(Duration::from_secs(2)).await;
-        self.database.close();
+        self.database.close().await;
     }
 
     /// Stops at once: requests and pushes under way are abandoned. Nothing that was accepted is lost, the next start goes on.
@@ -242,7 +242,7 @@ impl Server {
         };
         tokio::join!(pushes, self.engine.stop(true));
         self.close_http(Duration::ZERO).await;
-        self.database.close();
+        self.database.close().await;
     }
 
     /// Idle connections close at once; those in the middle of an answer have `wait`.

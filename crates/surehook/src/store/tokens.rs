@@ -268,7 +268,7 @@ mod tests {
             let database = Database::connect(url, "test", 1).unwrap();
             let steps = crate::store::REPOSITORIES;
             surehook_outbox::store::migrate::migrate(&database, "repositories", steps).await.unwrap();
-            database.close();
+            database.close().await;
         })
         .await;
         (Database::connect(test_database.url(), "test", 4).unwrap(), test_database)

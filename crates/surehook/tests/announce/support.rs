@@ -58,7 +58,7 @@ impl World {
             let database = Database::connect(url, "prepare", 1).unwrap();
             migrate(&database, "outbox", OUTBOX).await.unwrap();
             migrate(&database, "repositories", REPOSITORIES).await.unwrap();
-            database.close();
+            database.close().await;
         })
         .await;
         let database = Database::connect(test_database.url(), "test", 8).unwrap();

@@ -46,7 +46,7 @@ impl World {
         let owned = postgres::database("inbox", async |url| {
             let database = Database::connect(url, "test", 1).unwrap();
             migrate(&database, "inbox", INBOX).await.unwrap();
-            database.close();
+            database.close().await;
         })
         .await;
         Self { _owned: None, ..Self::at(owned.url()) }.owning(owned)

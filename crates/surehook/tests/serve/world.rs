@@ -41,7 +41,7 @@ impl World {
             let database = Database::connect(url, "test", 2).unwrap();
             migrate(&database, "outbox", OUTBOX).await.unwrap();
             migrate(&database, "repositories", surehook::store::REPOSITORIES).await.unwrap();
-            database.close();
+            database.close().await;
         })
         .await;
         let sql = database.client().await;
@@ -84,8 +84,14 @@ impl World {
 
     /// Starts a long-running command and reads the address that it prints first.
     pub(crate) fn start_with(&self, url: &str, arguments: &[&str]) -> Running {
+        self.start_in(url, arguments, &[])
+    }
+
+    /// The same with something added to its environment.
+    pub(crate) fn start_in(&self, url: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Running {
         let log = std::fs::File::options().create(true).append(true).open(self.data().join("log")).unwrap();
-        let mut child = self.command(url, arguments).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut command = self.command(url, arguments);
+        let mut child = command.envs(environment.iter().copied()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().rsplit("http://").next().unwrap_or_default().to_owned();
@@ -146,7 +152,8 @@ impl World {
         self.sql.query_one(sql, &[]).await.unwrap().get(0)
     }
 
-    /// After the end of the program PostgreSQL notices within moments that its sessions are gone, whatever they did.
+    /// The program waits until each of its sessions has signed off, but nobody tells when the process that PostgreSQL keeps
+    /// for a session has read that and is gone: that takes it a moment.
     pub(crate) async fn no_session_is_left(&self) {
         let left = try_eventually(Duration::from_secs(3), async || self.count(OURS).await.eq(&0).then_some(())).await;
         assert!(left.is_some(), "sessions of a program that has ended are left");

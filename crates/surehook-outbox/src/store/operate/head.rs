@@ -7,33 +7,10 @@ use uuid::Uuid;
 use super::deliveries::DeliveryStatus;
 use crate::store::{Database, DatabaseError};
 
-/// What [`retry_now`] did.
+/// What [`retry_now`] or [`skip`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Retried {
-    /// Its lane is due now; the next claim takes it.
-    Due,
-    /// Nothing was changed: another delivery of its lane goes first.
-    Behind {
-        /// The one at the head.
-        head: Option<Uuid>,
-        /// How many go first, the head included.
-        ahead: i64,
-    },
-    /// Nothing was changed: a worker is just sending it.
-    Leased {
-        /// Until then, unless it is done earlier.
-        until: Timestamp,
-    },
-    /// Nothing was changed: it has ended.
-    Ended(DeliveryStatus),
-    /// There is no such delivery.
-    Unknown,
-}
-
-/// What [`skip`] did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Skipped {
-    /// It shows as `skipped` and will not be sent (again); the lane goes on with the next one.
+pub enum OnHead {
+    /// What was asked for.
     Done,
     /// Nothing was changed: another delivery of its lane goes first.
     Behind {
@@ -54,20 +31,15 @@ pub enum Skipped {
 }
 
 /// Makes the head of a lane due at once, instead of at the time that its back-off chose. Its counts stay, except where the
-/// lane had stopped at it (`on_dead = block`): then it gets as many attempts as a new one. Ok: what was done, committed.
-/// Err: nothing was changed. May be repeated.
-pub async fn retry_now(database: &Database, delivery_id: Uuid) -> Result<Retried, DatabaseError> {
+/// lane had stopped at it (`on_dead = block`): then it gets as many attempts as a new one. Ok(Done): the next claim takes it. Err:
+/// nothing was changed. May be repeated.
+pub async fn retry_now(database: &Database, delivery_id: Uuid) -> Result<OnHead, DatabaseError> {
     let mut session = database.session().await?;
     let transaction = session.transaction().await?;
-    let lane = match lock(&transaction, delivery_id).await? {
-        Place::Head(lane) => lane,
-        Place::Behind { head, ahead } => return Ok(Retried::Behind { head, ahead }),
-        Place::Ended(status) => return Ok(Retried::Ended(status)),
-        Place::Unknown => return Ok(Retried::Unknown),
+    let lane = match lock(&transaction, delivery_id, false).await? {
+        Ok(lane) => lane,
+        Err(refused) => return Ok(refused),
     };
-    if let Some(until) = lane.leased_until {
-        return Ok(Retried::Leased { until });
-    }
     if lane.blocked {
         transaction
             .execute(
@@ -86,24 +58,19 @@ pub async fn retry_now(database: &Database, delivery_id: Uuid) -> Result<Retried
             .await?;
     }
     transaction.commit().await?;
-    Ok(Retried::Due)
+    Ok(OnHead::Done)
 }
 
 /// Lets the head of a lane go: it ends as `skipped`, which is told by an attempt row of its own, and the lane moves on.
 /// A delivery that a worker is just sending is left alone unless `force`: then whatever its receiver answers is discarded.
 /// Ok: what was done, committed. Err: nothing was changed.
-pub async fn skip(database: &Database, delivery_id: Uuid, force: bool) -> Result<Skipped, DatabaseError> {
+pub async fn skip(database: &Database, delivery_id: Uuid, force: bool) -> Result<OnHead, DatabaseError> {
     let mut session = database.session().await?;
     let transaction = session.transaction().await?;
-    let lane = match lock(&transaction, delivery_id).await? {
-        Place::Head(lane) => lane,
-        Place::Behind { head, ahead } => return Ok(Skipped::Behind { head, ahead }),
-        Place::Ended(status) => return Ok(Skipped::Ended(status)),
-        Place::Unknown => return Ok(Skipped::Unknown),
+    let lane = match lock(&transaction, delivery_id, force).await? {
+        Ok(lane) => lane,
+        Err(refused) => return Ok(refused),
     };
-    if let (Some(until), false) = (lane.leased_until, force) {
-        return Ok(Skipped::Leased { until });
-    }
     // The head of a blocked lane has ended already, as failed: that stays its end.
     if !lane.head_ended {
         transaction
@@ -133,7 +100,7 @@ pub async fn skip(database: &Database, delivery_id: Uuid, force: bool) -> Result
         )
         .await?;
     transaction.commit().await?;
-    Ok(Skipped::Done)
+    Ok(OnHead::Done)
 }
 
 /// Starts the head of a stopped lane afresh, in its place, so that order is kept. If it is a dead letter it becomes a
@@ -160,23 +127,20 @@ pub(super) async fn revive_head(transaction: &Transaction<'_>, lane_id: i64) -> 
     Ok(())
 }
 
+/// A locked lane whose head the delivery is.
 struct Lane {
     lane_id: i64,
-    /// A lease that still runs.
-    leased_until: Option<Timestamp>,
     blocked: bool,
     head_ended: bool,
 }
 
-enum Place {
-    Head(Lane),
-    Behind { head: Option<Uuid>, ahead: i64 },
-    Ended(DeliveryStatus),
-    Unknown,
-}
-
-/// Finds the newest place of a delivery and locks its lane; all that is returned was read under the lock.
-async fn lock(transaction: &Transaction<'_>, delivery_id: Uuid) -> Result<Place, DatabaseError> {
+/// Finds the newest place of a delivery and locks its lane; all that is returned was read under the lock. Err within Ok: why
+/// it must be left alone. `leased_too`: not because a worker is just sending it.
+async fn lock(
+    transaction: &Transaction<'_>,
+    delivery_id: Uuid,
+    leased_too: bool,
+) -> Result<Result<Lane, OnHead>, DatabaseError> {
     let place = transaction
         .query_opt(
             "SELECT d.lane_id, d.seq FROM outbox_deliveries AS d WHERE d.delivery_id = $1
@@ -184,7 +148,7 @@ async fn lock(transaction: &Transaction<'_>, delivery_id: Uuid) -> Result<Place,
             &[&delivery_id],
         )
         .await?;
-    let Some(place) = place else { return Ok(Place::Unknown) };
+    let Some(place) = place else { return Ok(Err(OnHead::Unknown)) };
     let (lane_id, seq): (i64, i64) = (place.try_get(0)?, place.try_get(1)?);
     let lane = transaction
         .query_opt(
@@ -194,7 +158,7 @@ async fn lock(transaction: &Transaction<'_>, delivery_id: Uuid) -> Result<Place,
             &[&lane_id],
         )
         .await?;
-    let Some(lane) = lane else { return Ok(Place::Unknown) };
+    let Some(lane) = lane else { return Ok(Err(OnHead::Unknown)) };
     let done_seq: i64 = lane.try_get("done_seq")?;
     // Statements of their own: they see what was committed before the lock was had.
     if seq <= done_seq {
@@ -205,7 +169,7 @@ async fn lock(transaction: &Transaction<'_>, delivery_id: Uuid) -> Result<Place,
                 &[&lane_id, &seq],
             )
             .await?;
-        return Ok(Place::Ended(row.try_get(0)?));
+        return Ok(Err(OnHead::Ended(row.try_get(0)?)));
     }
     if seq > done_seq + 1 {
         let head = transaction
@@ -214,7 +178,11 @@ async fn lock(transaction: &Transaction<'_>, delivery_id: Uuid) -> Result<Place,
                 &[&lane_id, &(done_seq + 1)],
             )
             .await?;
-        return Ok(Place::Behind { head: head.map(|row| row.try_get(0)).transpose()?, ahead: seq - done_seq - 1 });
+        let head = head.map(|row| row.try_get(0)).transpose()?;
+        return Ok(Err(OnHead::Behind { head, ahead: seq - done_seq - 1 }));
+    }
+    if let (Some(until), false) = (lane.try_get("leased_until")?, leased_too) {
+        return Ok(Err(OnHead::Leased { until }));
     }
     let head_ended = transaction
         .query_one(
@@ -223,10 +191,5 @@ async fn lock(transaction: &Transaction<'_>, delivery_id: Uuid) -> Result<Place,
         )
         .await?
         .try_get(0)?;
-    Ok(Place::Head(Lane {
-        lane_id,
-        leased_until: lane.try_get("leased_until")?,
-        blocked: lane.try_get("blocked")?,
-        head_ended,
-    }))
+    Ok(Ok(Lane { lane_id, blocked: lane.try_get("blocked")?, head_ended }))
 }

@@ -17,7 +17,7 @@ pub use dead_letters::{
 pub use deliveries::{Attempt, Delivery, DeliveryFilter, DeliveryStatus, attempts, list_deliveries, show_delivery};
 pub use events::{Event, EventFilter, SCANNED_MAX, list_events, show_event};
 pub use explain::{Explanation, LaneStanding, explain};
-pub use head::{Retried, Skipped, retry_now, skip};
+pub use head::{OnHead, retry_now, skip};
 pub use replay::{COMPARED_MAX, Replayed, SubjectOf, replay};
 
 use super::{Database, DatabaseError};

@@ -1,0 +1,14 @@
+//! Several workers on one backlog: killed, paused, cut off from the database, with clocks that are wrong.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test starts programs, speaks SQL, and panics where it cannot go on"
+)]
+
+mod clocks;
+mod outages;
+mod takeover;
+#[expect(dead_code, reason = "shared with the tests that need all of it")]
+#[path = "../serve/world.rs"]
+mod world;
+mod yard;
