@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::clock::DatabaseClock;
+use crate::crash::point;
 use crate::retry::Outcome;
 use crate::send::Sender;
 use crate::store::claim::{self, ClaimedLane, Delivery, Quota};
@@ -272,7 +273,11 @@ async fn look(shared: &Arc<Shared>, reports: &recorder::Reports, books: &mut Boo
     }
     let claimed_at = Instant::now();
     let read_max = i64::try_from(shared.settings.deliveries_per_read).unwrap_or(i64::MAX);
+    point("claim.chosen");
     let claimed = claim::claim(&session, shared.id, &quotas, read_max).await?;
+    if !claimed.is_empty() {
+        point("claim.committed");
+    }
     more_is_due |=
         quotas.iter().any(|q| claimed.iter().filter(|lane| lane.endpoint_id == q.endpoint_id).count() == q.lanes);
     let targets: HashMap<Uuid, Arc<Target>> = targets.into_iter().map(|t| (t.endpoint_id, Arc::new(t))).collect();
@@ -285,6 +290,9 @@ async fn look(shared: &Arc<Shared>, reports: &recorder::Reports, books: &mut Boo
         }
     };
     drop(session);
+    if !claimed.is_empty() {
+        point("claim.read");
+    }
     for lane in claimed {
         let Some(target) = targets.get(&lane.endpoint_id) else { continue };
         *books.in_hand.entry(lane.endpoint_id).or_default() += 1;

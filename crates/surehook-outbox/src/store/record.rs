@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::{DatabaseError, Session};
 use crate::clock::milliseconds;
+use crate::crash::point;
 use crate::retry::{DeathReason, Head, Outcome};
 
 /// How a lane is given back.
@@ -192,6 +193,7 @@ const DEAD: &str = "
 /// changed, or the answer to the commit was lost; saying it again is safe, since a lane that was released or moved on
 /// discards what is said twice.
 pub async fn record(session: &mut Session, worker: Uuid, batch: &Batch) -> Result<Recorded, DatabaseError> {
+    point("record.gathered");
     let transaction = session.transaction().await?;
     let mut recorded = Recorded::default();
     {
@@ -259,7 +261,9 @@ pub async fn record(session: &mut Session, worker: Uuid, batch: &Batch) -> Resul
             )
             .await?;
     }
+    point("record.written");
     transaction.commit().await?;
+    point("record.committed");
     Ok(recorded)
 }
 

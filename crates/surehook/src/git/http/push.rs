@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use rustix::process::Signal;
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use surehook_outbox::crash::point;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStdout;
 use tokio::sync::OwnedSemaphorePermit;
@@ -68,6 +69,7 @@ pub(super) async fn receive_pack(
         head: Mutex::new(HeadParser::new(limits)),
         fault: Mutex::new(None),
     };
+    point("push.git_started");
     inner.tasks.spawn(push.run(process, slot, body, first, client));
     answer.response(&content_type).await
 }
@@ -153,7 +155,9 @@ impl Push {
         let exit = if status.is_ok_and(|status| status.success()) { Exit::Success } else { Exit::Failure };
         let filter = filter.unwrap_or_else(|| AnswerFilter::new(self.framing(), HELD_BYTES_MAX));
         let ending = filter.finish(exit);
+        point("push.git_ended");
         self.announce(client).await;
+        point("push.announced");
         ending
     }
 
@@ -164,6 +168,7 @@ impl Push {
         while let Ok(1..) = stdout.read_buf(&mut piece).await {
             // git answers only after it has read the commands, and so has the parser.
             let filter = filter.get_or_insert_with(|| AnswerFilter::new(self.framing(), HELD_BYTES_MAX));
+            point("push.git_answers");
             let passed = filter.push(&piece);
             if lock(&self.fault).is_none() {
                 client.send(passed).await;
