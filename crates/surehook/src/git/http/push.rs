@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use rustix::process::Signal;
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use tokio::process::ChildStdout;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::body::{BodyFault, Feed, Opening, RequestBody};
+use super::body::{BodyFault, Feed, Opening, Passage, RequestBody};
 use super::client::{self, Client};
 use super::reply::{self, Refused};
 use super::request::Caller;
@@ -101,7 +102,8 @@ impl Push {
         let feed = async {
             let Some(stdin) = stdin else { return };
             let inspect = |piece: &[u8]| self.inspect(piece);
-            let feed = Feed { body, first, stdin, inspect, ending, drain_max: settings.drain_max };
+            let tell = Some(self.tell_earlier().boxed());
+            let feed = Feed { body, first, stdin, inspect, tell, ending, drain_max: settings.drain_max };
             let _ = feed.run(|fault| *lock(&self.fault) = Some(fault)).await;
         };
         let work = async { tokio::join!(feed, self.see_through(&mut process, stdout, slot, &mut client)).1 };
@@ -124,13 +126,24 @@ impl Push {
         self.conclude(ending, client).await;
     }
 
-    fn inspect(&self, piece: &[u8]) -> Result<(), BodyFault> {
-        match lock(&self.head).push(piece) {
-            Ok(Progress::Reading | Progress::Complete) => Ok(()),
+    fn inspect(&self, piece: &[u8]) -> Result<Passage, BodyFault> {
+        let mut head = lock(&self.head);
+        match head.push(piece) {
+            // git does nothing before it has the last command.
+            Ok(Progress::Complete) if head.head().deletes => Ok(Passage::WhenTold),
+            Ok(Progress::Reading | Progress::Complete) => Ok(Passage::Free),
             Err(HeadError::NotAPush) => Err(BodyFault::Refused("it does not begin with commands")),
             Err(HeadError::TooManyRefs) => Err(BodyFault::OverLimit("too many refs in one push")),
             Err(HeadError::OptionsTooLong) => Err(BodyFault::OverLimit("the push options are too long")),
         }
+    }
+
+    async fn tell_earlier(&self) -> Result<(), BodyFault> {
+        let told = self.service.inner.backend.prepare_deletion(&self.granted).await;
+        told.map_err(|refusal| {
+            tracing::warn!(repository = %self.granted.repository.name, ?refusal, "a push that deletes refs was refused");
+            BodyFault::Untold
+        })
     }
 
     fn head(&self) -> PushHead {
