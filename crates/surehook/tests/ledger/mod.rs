@@ -49,12 +49,15 @@ pub(crate) async fn told(sql: &Client, repository: &str) -> Vec<Told> {
 pub(crate) struct Tries {
     pub(crate) attempted: HashSet<(String, String)>,
     pub(crate) accepted: HashSet<(String, String)>,
+    /// What clients did and heard, in order: read by a person when something is wrong.
+    diary: Vec<String>,
 }
 
 impl Tries {
     /// A push is about to ask for these.
     pub(crate) fn attempt(&mut self, wanted: &[(String, String)]) {
         self.attempted.extend(wanted.iter().cloned());
+        self.diary.extend(wanted.iter().map(|(name, value)| format!("{} pushes {name} to {value}", clock())));
     }
 
     /// What `git push --porcelain` said about the refs that it was asked for.
@@ -64,11 +67,28 @@ impl Tries {
             let mut parts = line.split('\t');
             let (Some(flag), Some(refs)) = (parts.next(), parts.next()) else { continue };
             let Some((_, name)) = refs.split_once(':') else { continue };
-            if matches!(flag, " " | "+" | "-" | "*") {
+            self.diary.push(format!("{} hears of {name}: {line}", clock()));
+            // git also says "deleted" of a ref that was never there; that is no transition.
+            let was_there = flag != "-" || self.accepted.iter().any(|(accepted, _)| accepted == name);
+            if matches!(flag, " " | "+" | "-" | "*") && was_there {
                 self.accepted.extend(wanted.iter().filter(|(wanted, _)| wanted == name).cloned());
             }
         }
     }
+}
+
+/// The time of day, as it stands in the log of the server.
+fn clock() -> String {
+    jiff::Timestamp::now().to_string()
+}
+
+/// All that is known of a ref, for a person.
+fn story(git_dir: &Path, name: &str, told: &[Told], tries: &Tries) -> String {
+    let events = told.iter().filter(|event| event.name == name);
+    let events = events.map(|event| format!("told as {}: {} -> {}", event.sequence, event.before, event.after));
+    let diary = tries.diary.iter().filter(|line| line.contains(name)).cloned();
+    let log = std::fs::read_to_string(git_dir.join("logs").join(name)).unwrap_or_else(|error| error.to_string());
+    format!("{}\nlog: {log}", events.chain(diary).collect::<Vec<_>>().join("\n"))
 }
 
 /// The refs of a repository that nobody writes to at the moment.
@@ -140,12 +160,15 @@ pub(crate) fn disagreement(
         let told_life: Vec<String> = chain[born..].iter().map(|event| event.after.clone()).collect();
         match life(git_dir, name, disk) {
             Ok(life) if life == told_life => {}
-            Ok(life) => return Some(format!("{name} went {life:?}, and is told to have gone {told_life:?}")),
+            Ok(_) => return Some(format!("{name} went another way:\n{}", story(git_dir, name, told, tries))),
             Err(reason) => return Some(reason),
         }
     }
     let happened: HashSet<(&str, &str)> =
         told.iter().map(|event| (event.name.as_str(), event.after.as_str())).collect();
     let missing = tries.accepted.iter().find(|(name, value)| !happened.contains(&(name.as_str(), value.as_str())));
-    missing.map(|(name, value)| format!("a client was told that {name} is at {value}, and nobody else was"))
+    missing.map(|(name, value)| {
+        let story = story(git_dir, name, told, tries);
+        format!("a client was told that {name} is at {value}, and nobody else was:\n{story}")
+    })
 }
