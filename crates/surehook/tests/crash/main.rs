@@ -6,6 +6,7 @@
     reason = "a test starts programs, speaks SQL, and panics where it cannot go on"
 )]
 
+mod document;
 mod ground;
 #[path = "../ledger/mod.rs"]
 mod ledger;

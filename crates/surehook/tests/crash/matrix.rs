@@ -195,6 +195,24 @@ async fn walk_through(cases: &[(Row, Victim, usize)]) {
     }
 }
 
+/// With its ref git removes the log, and with that what nobody had told yet. The second push here deletes what the first
+/// has made, before the first is announced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_deleted_before_it_was_told_is_told_all_the_same() {
+    let git = Sandbox::new();
+    let work = git.init("work").await;
+    let mut ground = Ground::new().await;
+    ground.arm("push.git_ended");
+    let first = ground.push(&work, APP).await;
+    ground.reached("push.git_ended").await;
+    let second = ground.push(&work, APP).await;
+    let output = ground.end(second).await;
+    assert!(String::from_utf8_lossy(&output.stdout).contains("[deleted]"), "{output:?}");
+    ground.release("push.git_ended");
+    ground.end(first).await;
+    ground.settle("a push deletes what was not told yet").await;
+}
+
 #[test]
 fn whoever_is_killed_during_a_push_its_refs_are_told_once() {
     walk(PUSH);

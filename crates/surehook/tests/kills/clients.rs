@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use surehook_testkit::git::{Checkout, Sandbox};
+use surehook_testkit::try_eventually;
 
 use super::dice::Dice;
 use super::ledger::{Tries, ZEROS};
@@ -179,6 +181,9 @@ impl<'a> GitClient<'a> {
         }
         self.tries.lock().unwrap().note(&wanted, &output);
         if !output.status.success() {
+            // Most likely the server is gone: the next one is elsewhere.
+            let moved = async || (*self.shop.address.lock().unwrap() != address).then_some(());
+            let _ = try_eventually(Duration::from_millis(100), moved).await;
             return;
         }
         self.shop.succeeded.fetch_add(1, Ordering::SeqCst);
