@@ -8,6 +8,8 @@
 
 pub mod address;
 pub mod clock;
+#[doc(hidden)]
+pub mod crash;
 pub mod deliver;
 pub mod endpoint;
 pub mod retry;

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::fence::Life;
 use super::{Shared, chain, lane, recorder};
+use crate::crash::point;
 use crate::store::claim::{self, ClaimedLane, Delivery, Quota};
 use crate::store::{DatabaseError, Session, workers};
 use crate::target::Target;
@@ -157,6 +158,7 @@ async fn look(shared: &Arc<Shared>, reports: &recorder::Reports, books: &mut Boo
     }
     let claimed_at = Instant::now();
     let read_max = i64::try_from(shared.settings.deliveries_per_read).unwrap_or(i64::MAX);
+    point("claim.chosen");
     let claimed = match claim::claim(&session, shared.id, &quotas, read_max).await {
         Ok(claimed) => claimed,
         Err(error) => return Err(doubt(books, error)),
@@ -260,6 +262,9 @@ async fn begin(
     claim: Claim,
 ) -> Result<(), DatabaseError> {
     let Claim { lanes: claimed, at: claimed_at, life } = claim;
+    if !claimed.is_empty() {
+        point("claim.committed");
+    }
     claimed.iter().for_each(|lane| shared.held.add(lane.lane_id, lane.epoch));
     let mut work = match read_claimed(session, shared, &claimed, targets).await {
         Ok(work) => work,
@@ -269,6 +274,9 @@ async fn begin(
             return Err(error);
         }
     };
+    if !claimed.is_empty() {
+        point("claim.read");
+    }
     for lane in claimed {
         let Some(target) = targets.get(&lane.endpoint_id) else { continue };
         *books.in_hand.entry(lane.endpoint_id).or_default() += 1;

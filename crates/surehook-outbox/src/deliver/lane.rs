@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::fence::Life;
 use super::recorder::{Report, Reports};
 use super::{AttemptSeen, Shared};
+use crate::crash::point;
 use crate::retry::{self, Answer, DeathReason, Head, Next, Outcome, Verdict};
 use crate::send::Sent;
 use crate::store::claim::{ClaimedLane, Delivery};
@@ -84,7 +85,9 @@ impl LaneRun {
             return Some(self.bury_unsent(delivery, seq, *head, DeathReason::CrashedWorker, words));
         }
         head.may_have_arrived |= delivery.replay;
+        point("send.ready");
         let sent = self.attempt(&delivery, head).await?;
+        point("send.answered");
         let verdict = retry::judge(&self.target.policy, *head, sent.answer, jitter());
         self.log(&delivery, &verdict, &sent);
         if let Some(observer) = &self.shared.settings.observer {

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{DatabaseError, Session, column};
 use crate::clock::milliseconds;
+use crate::crash::point;
 use crate::retry::{DeathReason, Head, Outcome};
 
 /// How a lane is given back.
@@ -196,6 +197,7 @@ const DEAD: &str = "
 /// Records a batch for `worker`. Ok: what is in `done` is committed, what is in `lost` was discarded. Err: nothing was
 /// changed, or the answer to the commit was lost; saying it again is safe: what is in already is passed over.
 pub async fn record(session: &mut Session, worker: Uuid, batch: &Batch) -> Result<Recorded, DatabaseError> {
+    point("record.gathered");
     let transaction = session.transaction().await?;
     let mut recorded = Recorded::default();
     // Where each lane stood that is still ours.
@@ -268,7 +270,9 @@ pub async fn record(session: &mut Session, worker: Uuid, batch: &Batch) -> Resul
             )
             .await?;
     }
+    point("record.written");
     transaction.commit().await?;
+    point("record.committed");
     Ok(recorded)
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use surehook_outbox::crash::point;
 use surehook_outbox::store::enqueue::FORMAT_NOT_RENDERED;
 
 use super::announce::{AnnounceError, Announced, Announcer, Hints};
@@ -181,10 +182,12 @@ impl Run<'_> {
         let rows = store::read_refs(&**session, id).await?;
         // The slow part keeps no session from others.
         drop(session);
+        point("announce.cursors_read");
         let prepared = self.look(scope, rows, remarks).await?;
         if prepared.steps.is_empty() {
             return Ok(Round::Nothing);
         }
+        point("announce.disk_read");
         let mut session = self.announcer.database.session().await?;
         let client: &mut tokio_postgres::Client = &mut session;
         let transaction = client.transaction().await?;
@@ -265,13 +268,16 @@ impl Run<'_> {
             Accepted::Raced => Ok(Round::Raced),
             Accepted::Refused(state) => Err(AnnounceError::NotFollowed(state)),
             Accepted::Written { high_water, event_ids } => {
+                point("accept_push.written");
                 transaction.commit().await?;
+                point("accept_push.committed");
                 let git_dir = self.git_dir.clone();
                 let written = blocking(move || folder::write_high_water(&git_dir, high_water)).await?;
                 if let Err(error) = written {
                     // The events are committed; without the mark only a restored database would go unnoticed.
                     tracing::error!(repository = %self.repository.name, %error, "The high-water mark cannot be written beside the refs");
                 }
+                point("announce.marked");
                 let sequence = high_water.sequence;
                 // The event id is what a reader follows from here to the delivery and the receipt.
                 let ids =

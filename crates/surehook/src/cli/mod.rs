@@ -143,6 +143,10 @@ pub enum Command {
 
 /// Runs a parsed command line: prints the result to standard output and errors to standard error.
 pub fn run(cli: Cli) -> ExitCode {
+    #[cfg(feature = "crash-points")]
+    if let Some(folder) = crate::config::crash_points() {
+        surehook_outbox::crash::watch(folder);
+    }
     // The runner of a build is a small process without threads of its own.
     if let Command::ReceiveRunner(args) = cli.command {
         return runner::main(args);

@@ -32,6 +32,12 @@ pub fn log_filter() -> Option<String> {
     std::env::var("SUREHOOK_LOG").ok().filter(|text| !text.is_empty())
 }
 
+/// The folder in which tests arm crash points; it is told to this process and, being no `SUREHOOK_…`, to its runners.
+#[cfg(feature = "crash-points")]
+pub fn crash_points() -> Option<PathBuf> {
+    std::env::var_os("CRASH_POINTS").map(PathBuf::from)
+}
+
 /// Where programs are looked for, for a git that acts for the person at the terminal.
 pub fn search_path() -> std::ffi::OsString {
     std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into())

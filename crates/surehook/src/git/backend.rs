@@ -21,6 +21,10 @@ pub trait GitBackend: Send + Sync + 'static {
     /// Called before git may move refs: what moved earlier must be announced first. It may be cancelled and repeated.
     fn prepare_push<'a>(&'a self, granted: &'a Granted) -> BoxFuture<'a, Result<(), Refusal>>;
 
+    /// Called when a push is about to delete refs, after its client has seen them: their logs will be gone with them, so
+    /// what these say must be announced first. It may be cancelled and repeated.
+    fn prepare_deletion<'a>(&'a self, granted: &'a Granted) -> BoxFuture<'a, Result<(), Refusal>>;
+
     /// Called after every git process that might have moved refs, whatever its exit code and whether or not the client
     /// is still there. Idempotent; the client waits for it only for a limited time.
     fn pushed<'a>(&'a self, granted: &'a Granted, hints: PushHints) -> BoxFuture<'a, PushOutcome>;

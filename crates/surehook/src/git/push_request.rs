@@ -36,6 +36,8 @@ pub struct PushHead {
     pub framing: Framing,
     /// How many ref updates the client asked for.
     pub commands: usize,
+    /// Whether one of them deletes a ref.
+    pub deletes: bool,
     /// The push options in their order, as bytes.
     pub options: Vec<Vec<u8>>,
 }
@@ -149,7 +151,7 @@ impl HeadParser {
             self.section = Section::Certificate;
             return Ok(());
         }
-        self.count_command()
+        self.note_command(line)
     }
 
     /// Inside a signed push the commands stand between the certificate's empty line and its signature; counting every
@@ -160,11 +162,13 @@ impl HeadParser {
             return Ok(());
         }
         let is_command = line.len() > 82 && line[..40].iter().all(u8::is_ascii_hexdigit);
-        if is_command { self.count_command() } else { Ok(()) }
+        if is_command { self.note_command(line) } else { Ok(()) }
     }
 
-    fn count_command(&mut self) -> Result<(), HeadError> {
+    fn note_command(&mut self, line: &[u8]) -> Result<(), HeadError> {
         self.head.commands += 1;
+        let new = line.split(|byte| *byte == b' ').nth(1);
+        self.head.deletes |= new.is_some_and(|new| !new.is_empty() && new.iter().all(|byte| *byte == b'0'));
         if self.head.commands > self.limits.refs_max { Err(HeadError::TooManyRefs) } else { Ok(()) }
     }
 
@@ -239,6 +243,24 @@ mod tests {
         let body = [command("refs/heads/a", "report-status"), FLUSH.to_vec(), b"PACK".to_vec()].concat();
         assert_eq!(read(&body, 5).unwrap().1, PushHead { commands: 1, ..PushHead::default() });
         assert_eq!(read(&body[..20], 5).unwrap().0, Progress::Reading);
+    }
+
+    #[test]
+    fn a_deletion_is_seen_wherever_it_stands() {
+        let delete = OLD_NEW.split(' ').rev().collect::<Vec<_>>().join(" ");
+        let plain =
+            [command("refs/heads/a", ""), packet(format!("{delete} refs/heads/b").as_bytes()).to_vec()].concat();
+        let signed = [
+            packet(b"push-cert\0side-band-64k").to_vec(),
+            packet(b"certificate version 0.1\n").to_vec(),
+            packet(format!("{delete} refs/heads/b\n").as_bytes()).to_vec(),
+            packet(b"push-cert-end\n").to_vec(),
+        ]
+        .concat();
+        for commands in [plain, signed] {
+            assert!(read(&[commands, FLUSH.to_vec()].concat(), 11).unwrap().1.deletes);
+        }
+        assert!(!read(&[command("refs/heads/a", ""), FLUSH.to_vec()].concat(), 11).unwrap().1.deletes);
     }
 
     #[test]

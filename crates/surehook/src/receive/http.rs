@@ -15,6 +15,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::json;
+use surehook_outbox::crash::point;
 use surehook_webhook::body_hash;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -143,10 +144,13 @@ async fn record(shared: &Shared, webhook_id: &str, push: &Push, body: &[u8]) -> 
         after: &push.after,
         commit: push.commit(),
     };
+    point("receive.believed");
     match tokio::time::timeout(RECORD_TIMEOUT, inbox::record(&shared.database, &build)).await {
         Ok(Ok(Recorded::New { build_id })) => {
+            point("receive.recorded");
             shared.queued.notify_one();
             tracing::info!(webhook_id, build_id, ref_name = build.ref_name, "delivery accepted");
+            point("receive.answering");
             answer(StatusCode::ACCEPTED, json!({ "status": "accepted", "build": build_id }))
         }
         Ok(Ok(Recorded::Seen { build_id, same_body })) => {

@@ -17,6 +17,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
+use surehook_outbox::crash::point;
 use uuid::Uuid;
 
 use super::folder::{BuildFolder, RunResult};
@@ -139,6 +140,7 @@ fn run(args: &RunnerArgs) -> io::Result<()> {
     if args.attempt > 1 {
         eprintln!("surehook: attempt {}: the runner of the one before vanished without a result", args.attempt);
     }
+    point("runner.begun");
     let begun = Instant::now();
     let mut result = RunResult {
         run_key: args.run_key,
@@ -171,7 +173,10 @@ fn run(args: &RunnerArgs) -> io::Result<()> {
     if result.note.is_none() {
         hesitate(result.exit_signal);
     }
-    folder.write_result(&result)
+    point("runner.command_ended");
+    folder.write_result(&result)?;
+    point("runner.result_left");
+    Ok(())
 }
 
 /// The standard input must be the locked file of the folder: else somebody started the runner by hand.

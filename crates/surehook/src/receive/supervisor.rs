@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use surehook_outbox::crash::point;
 use surehook_outbox::store::DatabaseError;
 use tokio::process::Child;
 use tokio::task::JoinSet;
@@ -43,6 +44,7 @@ pub(super) async fn supervise(shared: Arc<Shared>) {
         while !adoption_due && tasks.len() < shared.jobs && !shared.shutdown.is_cancelled() {
             match claim(&shared).await {
                 Claim::Taken(build) => {
+                    point("run.taken");
                     followed.insert(build.build_id);
                     tasks.spawn(follow(Arc::clone(&shared), build, Begin::Start));
                 }
@@ -135,6 +137,7 @@ async fn follow(shared: Arc<Shared>, mut build: RunningBuild, begin: Begin) -> i
         if !start {
             match folder.read_result(build.run_key) {
                 Ok(Some((result, ended_ago))) => {
+                    point("run.result_found");
                     record_end(&shared, &build, result, ended_ago).await;
                     break;
                 }
@@ -152,6 +155,7 @@ async fn follow(shared: Arc<Shared>, mut build: RunningBuild, begin: Begin) -> i
         match start_runner(&shared, &build, &folder, lock).await {
             Ok(started) => {
                 tracing::info!(build_id = build.build_id, attempt = build.attempt, "build started");
+                point("run.started");
                 child = Some(started);
                 start = false;
             }
@@ -268,6 +272,7 @@ async fn record_end(shared: &Shared, build: &RunningBuild, result: RunResult, en
         note: result.note,
     };
     until_done(shared, || inbox::finish(&shared.database, build.build_id, &outcome)).await;
+    point("run.recorded");
 }
 
 /// Repeats a statement until the database has taken it. None: shutdown came first; the next start finds the same.

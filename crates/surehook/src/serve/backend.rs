@@ -98,6 +98,13 @@ impl Backend {
         Err(Refusal::Unavailable(format!("this repository is unavailable: {reason}")))
     }
 
+    async fn announce_earlier(&self, granted: &Granted) -> Result<(), Refusal> {
+        match self.announcer.announce(granted.repository.id, Hints::default()).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Refusal::Unavailable(format!("earlier changes could not be recorded yet: {error}"))),
+        }
+    }
+
     fn caught_up(&self) -> std::sync::MutexGuard<'_, HashSet<Uuid>> {
         self.caught_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,14 +129,14 @@ impl GitBackend for Backend {
             if self.caught_up().contains(&id) {
                 return Ok(());
             }
-            match self.announcer.announce(id, Hints::default()).await {
-                Ok(_) => {
-                    self.caught_up().insert(id);
-                    Ok(())
-                }
-                Err(error) => Err(Refusal::Unavailable(format!("earlier changes could not be recorded yet: {error}"))),
-            }
+            self.announce_earlier(granted).await?;
+            self.caught_up().insert(id);
+            Ok(())
         })
+    }
+
+    fn prepare_deletion<'a>(&'a self, granted: &'a Granted) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(async move { self.announce_earlier(granted).await })
     }
 
     fn pushed<'a>(&'a self, granted: &'a Granted, hints: PushHints) -> BoxFuture<'a, PushOutcome> {

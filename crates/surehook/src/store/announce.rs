@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gix::ObjectId;
+use surehook_outbox::crash::point;
 use surehook_outbox::store::DatabaseError;
 use surehook_outbox::store::enqueue::{NewEvent, enqueue_many};
 use tokio_postgres::{GenericClient, Transaction};
@@ -116,6 +117,7 @@ pub async fn accept_push(
             &[&repository_id],
         )
         .await?;
+    point("accept_push.locked");
     let state: &str = row.try_get(1)?;
     match RepositoryState::parse(state) {
         Some(state) if !state.is_followed() => return Ok(Accepted::Refused(state)),
@@ -140,6 +142,7 @@ pub async fn accept_push(
     if advance_refs(transaction, repository_id, steps).await? == Advanced::Raced {
         return Ok(Accepted::Raced);
     }
+    point("accept_push.cursors_moved");
     let aggregate_id = repository_id.to_string();
     let events: Vec<NewEvent<'_>> = ids
         .iter()

@@ -137,6 +137,10 @@ impl GitBackend for Backend {
         async { Ok(()) }.boxed()
     }
 
+    fn prepare_deletion<'a>(&'a self, _: &'a Granted) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn pushed<'a>(&'a self, _: &'a Granted, hints: PushHints) -> BoxFuture<'a, PushOutcome> {
         async move {
             self.pushes.lock().unwrap().push(hints);

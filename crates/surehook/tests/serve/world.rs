@@ -26,6 +26,8 @@ pub(crate) struct World {
     pub(crate) database: TestDatabase,
     pub(crate) sql: Client,
     pub(crate) git: Sandbox,
+    /// What its programs get to know beside their options.
+    pub(crate) environment: Vec<(&'static str, PathBuf)>,
     data: tempfile::TempDir,
 }
 
@@ -50,6 +52,7 @@ impl World {
             database,
             sql,
             git: Sandbox::new(),
+            environment: Vec::new(),
             data: tempfile::tempdir().unwrap(),
         }
     }
@@ -66,6 +69,7 @@ impl World {
         command
             .env("SUREHOOK_DATA", self.data())
             .env("SUREHOOK_DATABASE_URL", url)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .args(arguments)
             .stdin(Stdio::null());
         command

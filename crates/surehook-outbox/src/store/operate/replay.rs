@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use super::dead_letters::{DeadLetter, DeadLetterState, show_dead_letter};
 use super::head::revive_head;
+use crate::crash::point;
 use crate::store::{Database, DatabaseError};
 
 /// Reads from a payload what it is about, so that an older message about the same thing is not sent after a newer one:
@@ -69,11 +70,14 @@ pub async fn replay(
     {
         return Ok(outdated);
     }
+    point("replay.chosen");
     let mut session = database.session().await?;
     let transaction = session.transaction().await?;
     let done = append(&transaction, &letter, subject_of.is_none()).await?;
     if matches!(done, Replayed::Appended { .. } | Replayed::Revived) {
+        point("replay.written");
         transaction.commit().await?;
+        point("replay.committed");
     }
     Ok(done)
 }

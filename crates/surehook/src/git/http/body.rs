@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, StatusCode};
 use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, StreamExt as _, TryStreamExt as _};
 use std::io;
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(super) enum BodyFault {
     Idle,
     #[error("the server is stopping; try again in a moment")]
     Stopping,
+    #[error("earlier changes could not be recorded yet; nothing was pushed, try again in a moment")]
+    Untold,
     #[error("the request is not what git sends: {0}")]
     Refused(&'static str),
     #[error("{0}")]
@@ -42,7 +45,7 @@ impl From<BodyFault> for Refused {
             BodyFault::Gone | BodyFault::Gzip | BodyFault::Refused(_) => StatusCode::BAD_REQUEST,
             BodyFault::TooLarge | BodyFault::OverLimit(_) => StatusCode::PAYLOAD_TOO_LARGE,
             BodyFault::Idle => StatusCode::REQUEST_TIMEOUT,
-            BodyFault::Stopping => return Self::busy(fault.to_string()),
+            BodyFault::Stopping | BodyFault::Untold => return Self::busy(fault.to_string()),
         };
         Self::new(status, fault.to_string())
     }
@@ -137,6 +140,15 @@ pub(super) enum Fed {
     Enough,
 }
 
+/// Whether git may see a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passage {
+    /// Yes.
+    Free,
+    /// Only after [`Feed::tell`] has succeeded, once.
+    WhenTold,
+}
+
 /// Everything that the feeding of one request needs to know.
 pub(super) struct Feed<'a, F> {
     pub(super) body: RequestBody,
@@ -144,12 +156,14 @@ pub(super) struct Feed<'a, F> {
     pub(super) stdin: ChildStdin,
     /// Looks at each piece before git sees it.
     pub(super) inspect: F,
+    /// What must have happened before some of them.
+    pub(super) tell: Option<BoxFuture<'a, Result<(), BodyFault>>>,
     /// When it is cancelled, no more is read.
     pub(super) ending: &'a CancellationToken,
     pub(super) drain_max: Duration,
 }
 
-impl<F: FnMut(&[u8]) -> Result<(), BodyFault>> Feed<'_, F> {
+impl<F: FnMut(&[u8]) -> Result<Passage, BodyFault>> Feed<'_, F> {
     /// Feeds git. The last piece is given only when the body has properly ended, so that git cannot act on a request
     /// that was cut off or damaged at its very end. `on_fault` hears of a fault before git can notice it.
     pub(super) async fn run(mut self, on_fault: impl FnOnce(BodyFault)) -> Result<Fed, BodyFault> {
@@ -175,12 +189,21 @@ impl<F: FnMut(&[u8]) -> Result<(), BodyFault>> Feed<'_, F> {
         fed
     }
 
+    async fn admit(&mut self, piece: &[u8]) -> Result<(), BodyFault> {
+        if (self.inspect)(piece)? == Passage::WhenTold
+            && let Some(tell) = self.tell.take()
+        {
+            tell.await?;
+        }
+        Ok(())
+    }
+
     async fn pump(&mut self) -> Result<Fed, BodyFault> {
         let mut held = std::mem::take(&mut self.first);
-        (self.inspect)(&held)?;
+        self.admit(&held).await?;
         while let Some(piece) = self.body.next().await {
             let piece = piece?;
-            (self.inspect)(&piece)?;
+            self.admit(&piece).await?;
             if self.stdin.write_all(&held).await.is_err() {
                 return Ok(Fed::Enough);
             }

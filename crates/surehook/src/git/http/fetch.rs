@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::body::{BodyFault, Feed, Opening, RequestBody};
+use super::body::{BodyFault, Feed, Opening, Passage, RequestBody};
 use super::client::{self, Client, Presence};
 use super::reply::{self, Refused};
 use super::request::{Caller, Version};
@@ -86,7 +86,15 @@ async fn run(service: GitService, reading: Reading, body: Option<(RequestBody, B
     let feed = async {
         let (Some((body, first)), Some(stdin)) = (body, process.stdin.take()) else { return Ok(()) };
         let drain_max = service.inner.settings.drain_max;
-        let feed = Feed { body, first, stdin, inspect: |_: &[u8]| Ok(()), ending: &service.inner.ending, drain_max };
+        let feed = Feed {
+            body,
+            first,
+            stdin,
+            inspect: |_: &[u8]| Ok(Passage::Free),
+            tell: None,
+            ending: &service.inner.ending,
+            drain_max,
+        };
         // A fetch that was cut or damaged must not get half an answer.
         feed.run(|_| group.signal(Signal::KILL)).await.map(drop)
     };

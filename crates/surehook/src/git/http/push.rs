@@ -7,15 +7,17 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use rustix::process::Signal;
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use surehook_outbox::crash::point;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStdout;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::body::{BodyFault, Feed, Opening, RequestBody};
+use super::body::{BodyFault, Feed, Opening, Passage, RequestBody};
 use super::client::{self, Client};
 use super::reply::{self, Refused};
 use super::request::Caller;
@@ -68,6 +70,7 @@ pub(super) async fn receive_pack(
         head: Mutex::new(HeadParser::new(limits)),
         fault: Mutex::new(None),
     };
+    point("push.git_started");
     inner.tasks.spawn(push.run(process, slot, body, first, client));
     answer.response(&content_type).await
 }
@@ -99,7 +102,8 @@ impl Push {
         let feed = async {
             let Some(stdin) = stdin else { return };
             let inspect = |piece: &[u8]| self.inspect(piece);
-            let feed = Feed { body, first, stdin, inspect, ending, drain_max: settings.drain_max };
+            let tell = Some(self.tell_earlier().boxed());
+            let feed = Feed { body, first, stdin, inspect, tell, ending, drain_max: settings.drain_max };
             let _ = feed.run(|fault| *lock(&self.fault) = Some(fault)).await;
         };
         let work = async { tokio::join!(feed, self.see_through(&mut process, stdout, slot, &mut client)).1 };
@@ -122,13 +126,24 @@ impl Push {
         self.conclude(ending, client).await;
     }
 
-    fn inspect(&self, piece: &[u8]) -> Result<(), BodyFault> {
-        match lock(&self.head).push(piece) {
-            Ok(Progress::Reading | Progress::Complete) => Ok(()),
+    fn inspect(&self, piece: &[u8]) -> Result<Passage, BodyFault> {
+        let mut head = lock(&self.head);
+        match head.push(piece) {
+            // git does nothing before it has the last command.
+            Ok(Progress::Complete) if head.head().deletes => Ok(Passage::WhenTold),
+            Ok(Progress::Reading | Progress::Complete) => Ok(Passage::Free),
             Err(HeadError::NotAPush) => Err(BodyFault::Refused("it does not begin with commands")),
             Err(HeadError::TooManyRefs) => Err(BodyFault::OverLimit("too many refs in one push")),
             Err(HeadError::OptionsTooLong) => Err(BodyFault::OverLimit("the push options are too long")),
         }
+    }
+
+    async fn tell_earlier(&self) -> Result<(), BodyFault> {
+        let told = self.service.inner.backend.prepare_deletion(&self.granted).await;
+        told.map_err(|refusal| {
+            tracing::warn!(repository = %self.granted.repository.name, ?refusal, "a push that deletes refs was refused");
+            BodyFault::Untold
+        })
     }
 
     fn head(&self) -> PushHead {
@@ -153,7 +168,9 @@ impl Push {
         let exit = if status.is_ok_and(|status| status.success()) { Exit::Success } else { Exit::Failure };
         let filter = filter.unwrap_or_else(|| AnswerFilter::new(self.framing(), HELD_BYTES_MAX));
         let ending = filter.finish(exit);
+        point("push.git_ended");
         self.announce(client).await;
+        point("push.announced");
         ending
     }
 
@@ -164,6 +181,7 @@ impl Push {
         while let Ok(1..) = stdout.read_buf(&mut piece).await {
             // git answers only after it has read the commands, and so has the parser.
             let filter = filter.get_or_insert_with(|| AnswerFilter::new(self.framing(), HELD_BYTES_MAX));
+            point("push.git_answers");
             let passed = filter.push(&piece);
             if lock(&self.fault).is_none() {
                 client.send(passed).await;

@@ -1,0 +1,248 @@
+//! The storm: clients push, somebody kills. Then the books are compared.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+use surehook_testkit::receiver::{Answer, Receiver};
+use surehook_testkit::{eventually, try_eventually};
+
+use super::clients::{GitClient, Shop};
+use super::dice::Dice;
+use super::ledger::{self, Told, Tries};
+use super::world::{Running, World, script};
+
+const REPOSITORIES: [&str; 2] = ["left", "right"];
+const CLIENTS_PER_REPOSITORY: usize = 3;
+/// What is to be done when all is over must be done within.
+const IN_THE_END: Duration = Duration::from_secs(120);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forty_random_kills_lose_and_invent_nothing() {
+    storm(40).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes some minutes: ./test --long"]
+async fn three_hundred_random_kills_lose_and_invent_nothing() {
+    storm(300).await;
+}
+
+fn bare(world: &World, repository: &str) -> PathBuf {
+    world.data().join(format!("repositories/{repository}.git"))
+}
+
+async fn storm(kills: usize) {
+    let mut dice = Dice::from_environment();
+    let world = World::new().await;
+    let mut server = world.serve();
+    let mut answers = dice.split();
+    let receiver = Receiver::start(move |_| match answers.below(20) {
+        0 | 1 => Answer::status(503),
+        2 => Answer::Reset,
+        _ => Answer::status(200),
+    })
+    .await;
+    for repository in REPOSITORIES {
+        world.run(&["repo", "create", repository]);
+        let hooks = bare(&world, repository).join("hooks");
+        std::fs::create_dir_all(&hooks).unwrap();
+        script(&hooks, "update", "#!/bin/sh\ncase $1 in refs/heads/refused-*) exit 1 ;; esac\n");
+    }
+    let patient = ["--retry-max-delay", "100ms", "--max-attempts", "1000", "--max-unanswered", "1000"];
+    world.endpoint("ci", "*", &receiver.url("/"), &patient);
+    let shop = Shop {
+        address: Mutex::new(server.address.clone()),
+        token: world.json(&["token", "create", "--admin"])["token"].as_str().unwrap().to_owned(),
+        over: AtomicBool::new(false),
+        pushes: AtomicUsize::new(0),
+        succeeded: AtomicUsize::new(0),
+    };
+    let tries: [Mutex<Tries>; 2] = Default::default();
+    let server = tokio::task::block_in_place(|| {
+        std::thread::scope(|scope| {
+            for (at, repository) in REPOSITORIES.iter().enumerate() {
+                for n in 0..CLIENTS_PER_REPOSITORY {
+                    let (dice, tries, shop, world) = (dice.split(), &tries[at], &shop, &world);
+                    let number = at * CLIENTS_PER_REPOSITORY + n;
+                    scope.spawn(move || {
+                        alone(async {
+                            GitClient::new(&world.git, shop, repository, number, dice, tries)
+                                .await
+                                .push_until_it_is_over()
+                                .await;
+                        });
+                    });
+                }
+            }
+            // Also when this panics, the clients must come to their end.
+            let _ends = EndOfTheStorm(&shop.over);
+            alone(async {
+                for _ in 0..kills {
+                    server = kill_and_restart(&world, server, &shop, &receiver, &mut dice).await;
+                }
+                server
+            })
+        })
+    });
+    let tries = tries.map(|tries| tries.into_inner().unwrap());
+    compare(&world, &receiver, &tries).await;
+    let (pushes, succeeded) = (shop.pushes.load(Ordering::SeqCst), shop.succeeded.load(Ordering::SeqCst));
+    let events = world.count("SELECT count(*) FROM outbox_events").await;
+    println!(
+        "{kills} kills, {pushes} pushes, {succeeded} of them succeeded, {events} events, {} requests",
+        receiver.requests().len()
+    );
+    assert!(succeeded > kills / 4 && events > 0, "too little happened between the kills to prove anything");
+    drop(server);
+}
+
+/// Runs this on a runtime of its own, in this thread.
+fn alone<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+struct EndOfTheStorm<'a>(&'a AtomicBool);
+
+impl Drop for EndOfTheStorm<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Waits for a moment of chance, kills, and starts the next server.
+async fn kill_and_restart(
+    world: &World,
+    mut server: Running,
+    shop: &Shop,
+    receiver: &Receiver,
+    dice: &mut Dice,
+) -> Running {
+    // Sometimes long enough for the others to notice a dead worker and to take over what it had in hand.
+    let longest = Duration::from_millis(if dice.one_in(10) { 5000 } else { 20 + dice.below(600) });
+    let (pushes, arrived) = (shop.pushes.load(Ordering::SeqCst), receiver.requests().len());
+    let (more_pushes, more_arrived) = (1 + dice.below(8) as usize, 1 + dice.below(8) as usize);
+    let moment = dice.below(3);
+    // Not met: then it is time alone that decides.
+    let _ = try_eventually(longest, async || {
+        let is_it = match moment {
+            0 => shop.pushes.load(Ordering::SeqCst) >= pushes + more_pushes,
+            1 => receiver.requests().len() >= arrived + more_arrived,
+            _ => false,
+        };
+        is_it.then_some(())
+    })
+    .await;
+    let tree = if dice.one_in(2) { descendants(server.id()) } else { Vec::new() };
+    server.signal("KILL");
+    for process in tree {
+        // It may have ended by itself.
+        let _ = Pid::from_raw(process.cast_signed()).map(|pid| kill_process(pid, Signal::KILL));
+    }
+    server.ended().await;
+    for repository in REPOSITORIES {
+        remove_locks_of_the_dead(world, repository);
+    }
+    let server = world.serve();
+    shop.address.lock().unwrap().clone_from(&server.address);
+    server
+}
+
+/// The processes below this one.
+fn descendants(root: u32) -> Vec<u32> {
+    let mut parents: HashMap<u32, Vec<u32>> = HashMap::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some((head, rest)) = stat.rsplit_once(") ") else { continue };
+        let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
+        if let (Some(process), Some(parent)) = (number(head.split(' ').next()), number(rest.split(' ').nth(1))) {
+            parents.entry(parent).or_default().push(process);
+        }
+    }
+    let mut found = vec![root];
+    let mut at = 0;
+    while let Some(process) = found.get(at) {
+        found.extend(parents.get(process).into_iter().flatten().copied().collect::<Vec<_>>());
+        at += 1;
+    }
+    found.split_off(1)
+}
+
+/// A crutch: the product does not remove the locks of its dead children yet. Nothing is removed while one of them lives.
+fn remove_locks_of_the_dead(world: &World, repository: &str) {
+    let bare = bare(world, repository);
+    let Ok(lock) = std::fs::File::open(bare.join("surehook.lock")) else { return };
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        let mut sweep = std::process::Command::new("find");
+        sweep.arg(&bare).args(["-name", "*.lock", "-not", "-name", "surehook.lock", "-print", "-delete"]);
+        let removed = String::from_utf8(sweep.output().unwrap().stdout).unwrap();
+        removed.lines().for_each(|lock| println!("left by a dead git: {lock}"));
+    }
+}
+
+/// When everything has come to rest: transitions are events, and events have arrived.
+async fn compare(world: &World, receiver: &Receiver, tries: &[Tries; 2]) {
+    for repository in REPOSITORIES {
+        let lock = std::fs::File::open(bare(world, repository).join("surehook.lock")).unwrap();
+        eventually(IN_THE_END, async || flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()).await;
+    }
+    let mut reason = String::new();
+    let agreed = try_eventually(IN_THE_END, async || match not_yet(world, receiver, tries).await {
+        None => Some(()),
+        Some(found) => {
+            reason = found;
+            None
+        }
+    })
+    .await;
+    if agreed.is_none() {
+        let log = std::fs::read_to_string(world.data().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        panic!("{reason}\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+    }
+}
+
+async fn not_yet(world: &World, receiver: &Receiver, tries: &[Tries; 2]) -> Option<String> {
+    let arrived: Vec<(String, Told)> = receiver
+        .requests()
+        .iter()
+        .map(|request| {
+            let payload: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+            (payload["repository"]["name"].as_str().unwrap().to_owned(), Told::parse(&request.body))
+        })
+        .collect();
+    for (repository, tries) in REPOSITORIES.iter().zip(tries) {
+        let bare = bare(world, repository);
+        let refs = ledger::refs(&world.git.at(&bare)).await;
+        let told = ledger::told(&world.sql, repository).await;
+        if let Some(wrong) = ledger::disagreement(&bare, &refs, &told, tries) {
+            return Some(format!("{repository}: {wrong}"));
+        }
+        let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, event) in arrived.iter().filter(|(name, _)| name == repository) {
+            let place = first.len();
+            first.entry(&event.event_id).or_insert(place);
+        }
+        if let Some(event) = told.iter().find(|event| !first.contains_key(event.event_id.as_str())) {
+            return Some(format!("{repository}: number {} has not arrived", event.sequence));
+        }
+        if let Some((place, event)) =
+            told.iter().enumerate().find(|(place, event)| first[event.event_id.as_str()] != *place)
+        {
+            return Some(format!(
+                "{repository}: number {} arrived at place {}, not {place}",
+                event.sequence,
+                first[event.event_id.as_str()]
+            ));
+        }
+        if first.len() != told.len() {
+            return Some(format!("{repository}: {} events arrived, {} were told", first.len(), told.len()));
+        }
+    }
+    let open = world.count("SELECT count(*) FROM outbox_status WHERE status <> 'published'").await;
+    (open > 0).then(|| format!("{open} deliveries are not published"))
+}
