@@ -7,9 +7,12 @@
 pub mod capture;
 pub mod cli;
 pub mod config;
+pub mod doorbell;
 pub mod embedded;
 pub mod git;
 pub mod hosting;
+pub mod importing;
+pub mod owner;
 pub mod payload;
 pub mod receive;
 pub mod serve;

@@ -2,14 +2,16 @@
 //!
 //! [`http`] serves clones, fetches and pushes; who may do what, and what happens after a push, it asks a
 //! [`backend::GitBackend`]. [`command`] is the only door to git processes, [`hosted`] makes and removes repositories on
-//! disk. [`name`], [`pktline`], [`push_request`] and [`push_answer`] are pure.
+//! disk, [`imported`] changes what must be changed in those of others. [`name`], [`pktline`], [`push_request`] and [`push_answer`] are pure.
 
 pub mod backend;
 pub mod command;
 pub mod hosted;
 pub mod http;
+pub mod imported;
 pub mod lock;
 pub mod name;
+pub mod network_disk;
 pub mod pktline;
 mod process;
 pub mod push_answer;

@@ -7,6 +7,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is where tasks are started and joined")]
 
 mod backend;
+mod doorbell;
 mod health;
 mod scan;
 
@@ -158,6 +159,7 @@ impl Server {
         let backend = Arc::new(backend::Backend::new(database.clone(), storage.root.clone(), Arc::clone(&announcer)));
         let service = GitService::new(git, backend, git_settings(&config));
         let every = Duration::from_secs(config.scan.every_s);
+        doorbell::start(&engine.tasks, &engine.stop, &database, &storage, &announcer);
         engine.tasks.spawn(scan::run(announcer, storage.storage_id, every, engine.stop.clone()));
         let router = health::router(&database, &engine).merge(service.router());
         let server = Self::listen(listener, database, engine, Some(service), Some(router), config.grace())?;
