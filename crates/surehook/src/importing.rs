@@ -118,12 +118,7 @@ pub struct Importer<'a> {
 impl Importer<'_> {
     /// Registers the bare repository at `path`, under its file name if no name is given. With [`Baseline::Told`] its present
     /// refs are told as created. Err: nothing has changed, unless the error says that it is half done.
-    pub async fn import(
-        &self,
-        path: &Path,
-        name: Option<&str>,
-        baseline: Baseline,
-    ) -> Result<Imported, ImportError> {
+    pub async fn import(&self, path: &Path, name: Option<&str>, baseline: Baseline) -> Result<Imported, ImportError> {
         let git = Git::new(GitSettings::default());
         let found = ImportedRepository::inspect(&git, path).await?;
         let name = name_of(&found.path, name)?;

@@ -57,6 +57,7 @@ impl From<Imported> for Shown {
     fn from(imported: Imported) -> Self {
         let (hook, hook_path, hook_line) = match imported.hook {
             Hook::Installed => ("installed", None, None),
+            Hook::Mute { .. } => ("mute", None, None),
             Hook::Line { hook, line } => ("foreign", Some(hook.to_string_lossy().into_owned()), Some(line)),
         };
         Self {
@@ -83,6 +84,13 @@ pub(super) async fn import(importer: &Importer<'_>, args: &ImportArgs, out: Out)
             "Repository {} is followed at {} ({}).\nIts {refs} are {told}; from now on every change is told.",
             shown.name, shown.path, shown.repository_id
         );
+        if shown.hook == "mute" {
+            text += &format!(
+                "\n{} may not run this program, so its hook cannot ring, and pushes are told within a minute only: put surehook \
+                 where every account can run it (such as /usr/local/bin), then detach and import again.",
+                shown.owner
+            );
+        }
         if let (Some(path), Some(line)) = (&shown.hook_path, &shown.hook_line) {
             text += &format!(
                 "\nThere is a hook already, or a folder of hooks elsewhere: nothing was changed in it. Add this line to {path} \
@@ -148,10 +156,9 @@ fn disk_advice(error: &ImportedError) -> String {
             format!("Convert it first: git -C {} refs migrate --ref-format=files", path.display())
         }
         ImportedError::NetworkDisk { .. } => "Import it on the machine that has this disk.".into(),
-        ImportedError::NotOwner { owner, .. } => format!(
-            "Run `surehook serve` and this command as {}, or both as root, with the same --data.",
-            owner.name()
-        ),
+        ImportedError::NotOwner { owner, .. } => {
+            format!("Run `surehook serve` and this command as {}, or both as root, with the same --data.", owner.name())
+        }
         ImportedError::Git(_) => "Is git installed, and is the config of the repository in order?".into(),
         ImportedError::Io { .. } => "Is the path right, and may this account reach it?".into(),
     }

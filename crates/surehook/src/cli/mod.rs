@@ -11,6 +11,7 @@ pub mod event;
 mod explain;
 mod failure;
 pub mod import;
+mod imported;
 mod locks;
 mod output;
 mod receive;

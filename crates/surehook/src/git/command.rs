@@ -167,6 +167,20 @@ impl Git {
         }
     }
 
+    /// Reads the value that applies in a repository, with what it includes and without anybody's personal settings.
+    ///
+    /// # Errors
+    /// There is no repository, or its config cannot be read.
+    pub async fn effective_value(&self, repository: &Path, key: &'static str) -> Result<Option<String>, GitError> {
+        let mut command = self.command(Some(repository), &[]);
+        command.env("GIT_DIR", repository).args(["config", "--get", key]).stdin(Stdio::null());
+        match Self::finish("config", command).await {
+            Ok(value) => Ok(Some(String::from_utf8_lossy(&value).trim_end_matches('\n').to_owned())),
+            Err(GitError::Failed { status, .. }) if status.code() == Some(1) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Sets one value in a repository's own config. May be repeated.
     ///
     /// # Errors
@@ -254,6 +268,10 @@ impl Git {
     ) -> Result<Vec<u8>, GitError> {
         let mut command = self.command(repository, &[]);
         command.arg(name).args(arguments).stdin(Stdio::null());
+        Self::finish(name, command).await
+    }
+
+    async fn finish(name: &'static str, command: Command) -> Result<Vec<u8>, GitError> {
         let mut process = GitProcess::start(command, Dropped::Kill).map_err(GitError::Run)?;
         let mut output = Vec::new();
         let mut stdout = process.stdout.take().expect("piped at the start").take(OUTPUT_BYTES_MAX);

@@ -79,6 +79,11 @@ pub enum ImportedError {
 pub enum Hook {
     /// It rings.
     Installed,
+    /// It is there, but the owner may not run this program, so it does not ring.
+    Mute {
+        /// The program.
+        program: PathBuf,
+    },
     /// There is one of somebody else's; this line, added to it, rings.
     Line {
         /// The hook.
@@ -203,10 +208,12 @@ impl ImportedRepository {
             file.sync_all()?;
             Ok(true)
         });
-        match installed.map_err(failed("writing", &hook))? {
-            true => Ok(Hook::Installed),
-            false => Ok(Hook::Line { hook, line }),
+        if !installed.map_err(failed("writing", &hook))? {
+            return Ok(Hook::Line { hook, line });
         }
+        let program = ringer.program.clone();
+        let can_run = || Ok(rustix::fs::access(&program, rustix::fs::Access::EXEC_OK)?);
+        Ok(if self.owner.act(can_run).is_ok() { Hook::Installed } else { Hook::Mute { program } })
     }
 
     /// Undoes everything that following changed, `files` among it. May be repeated.
@@ -242,6 +249,12 @@ impl ImportedRepository {
         // The id last: without it, this cannot be repeated.
         Ok(git.unset_config_value(path, ID_KEY).await?)
     }
+}
+
+/// Whether git logs every change of a ref there, whatever other settings the repository has.
+pub async fn keeps_logs(git: &Git, repository: &Path) -> bool {
+    let value = git.effective_value(repository, LOG_KEY).await.ok().flatten();
+    value.is_some_and(|value| value.eq_ignore_ascii_case(LOG_ALWAYS))
 }
 
 /// Whether a hook runs after each push that names this id.
