@@ -220,6 +220,8 @@ impl Storage {
         }
         for row in repositories::list_of_storage(&self.database, self.storage_id).await? {
             match row.state {
+                // What lies elsewhere is not ours to move or remove; whoever began repeats the command.
+                _ if row.origin == Origin::Imported => {}
                 // The folder is at its place already: only the last word was missing.
                 RepositoryState::Creating => {
                     let path = row.git_dir(&self.root);

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use super::refs::ref_path;
+use super::refs::{open_file, ref_path};
 use super::snapshot::log_path;
 
 /// The file that keeps the newest sequence that was announced, so that a restored database is noticed.
-const HIGH_WATER_FILE: &str = "surehook-highwater";
+pub const HIGH_WATER_FILE: &str = "surehook-highwater";
 /// From so many files on, one sync of the whole file system is cheaper than one for each.
 const SYNC_EACH_MAX: usize = 64;
 
@@ -33,6 +33,11 @@ pub fn open(git_dir: &Path, repository_id: Uuid) -> Result<gix::Repository, Stri
         Ok(metadata) if metadata.is_dir() => {}
         Ok(_) => return Err(format!("{shown} is not a folder")),
         Err(error) => return Err(format!("{shown} cannot be reached: {error}")),
+    }
+    // A pipe in the place of one of these would be waited for without end.
+    let is_other = |name: &str| std::fs::metadata(git_dir.join(name)).is_ok_and(|found| !found.is_file());
+    if let Some(name) = ["HEAD", "config", "packed-refs", HIGH_WATER_FILE].into_iter().find(|name| is_other(name)) {
+        return Err(format!("{shown} holds something that is no file under the name {name}"));
     }
     let repository = gix::open::Options::isolated()
         .with_enforced_trust(gix::sec::Trust::Full)
@@ -94,8 +99,10 @@ pub fn make_lasting<'a>(git_dir: &Path, names: impl Iterator<Item = &'a [u8]>) -
         return rustix::fs::syncfs(File::open(git_dir)?).map_err(io::Error::from);
     }
     for path in paths {
-        match File::open(&path) {
+        match open_file(&path) {
             Ok(file) => file.sync_all()?,
+            // In a repository of somebody else's there may be folders that we can pass but not open.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(error) => return Err(error),
         }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use gix::ObjectId;
@@ -164,6 +165,12 @@ pub fn ref_path(git_dir: &Path, name: &[u8]) -> PathBuf {
     git_dir.join(OsStr::from_bytes(name))
 }
 
+/// Opens a file to be read. The owner of an imported repository may have put a pipe in its place: nobody waits for a writer.
+pub(super) fn open_file(path: &Path) -> io::Result<std::fs::File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
 /// Whether git accepts this as the full name of a ref.
 pub fn is_ref_name(name: &[u8]) -> bool {
     name.starts_with(b"refs/") && gix::validate::reference::name(name.as_bstr()).is_ok()
@@ -178,7 +185,7 @@ fn read_loose_file(path: &Path, kind: gix::hash::Kind) -> RefState {
         return RefState::Symbolic;
     }
     let mut text = Vec::new();
-    match std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut text)) {
+    match open_file(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut text)) {
         Ok(_) => {}
         Err(error) => {
             return match error.kind() {
@@ -204,8 +211,9 @@ fn read_loose_file(path: &Path, kind: gix::hash::Kind) -> RefState {
 
 fn read_packed(git_dir: &Path, kind: gix::hash::Kind) -> Result<BTreeMap<Vec<u8>, ObjectId>, String> {
     let path = git_dir.join("packed-refs");
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
+    let mut bytes = Vec::new();
+    match open_file(&path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         Err(error) => return Err(format!("{}: {error}", path.display())),
     };

@@ -12,11 +12,12 @@ use super::folder;
 use super::prepare::{FactsCache, Prepared, PreparedStep, Question, prepare};
 use super::reflog::Place;
 use super::transitions::{Cursor, Evidence};
+use crate::owner::Owner;
 use crate::payload::facts::Person;
 use crate::payload::native::Push;
 use crate::payload::text::{Encoding, text};
 use crate::store::announce::{self as store, Accepted, RefRow, Step};
-use crate::store::repositories::{self, Repository, RepositoryState, StateChange};
+use crate::store::repositories::{self, Origin, Repository, RepositoryState, StateChange};
 
 /// Ids named in the log line of one commit at most.
 const LOGGED_EVENTS_MAX: usize = 20;
@@ -272,7 +273,13 @@ impl Run<'_> {
                 transaction.commit().await?;
                 point("accept_push.committed");
                 let git_dir = self.git_dir.clone();
-                let written = blocking(move || folder::write_high_water(&git_dir, high_water)).await?;
+                let written = match self.repository.origin {
+                    Origin::Hosted => blocking(move || folder::write_high_water(&git_dir, high_water)).await?,
+                    Origin::Imported => {
+                        let write = move || Owner::of(&git_dir)?.act(|| folder::write_high_water(&git_dir, high_water));
+                        blocking(write).await?
+                    }
+                };
                 if let Err(error) = written {
                     // The events are committed; without the mark only a restored database would go unnoticed.
                     tracing::error!(repository = %self.repository.name, %error, "The high-water mark cannot be written beside the refs");

@@ -236,7 +236,7 @@ fn read_log(
 }
 
 fn open_log(git_dir: &Path, name: &[u8]) -> io::Result<Option<(File, Stamp)>> {
-    match absent_is_none(File::open(log_path(git_dir, name)))? {
+    match absent_is_none(refs::open_file(&log_path(git_dir, name)))? {
         None => Ok(None),
         Some(file) => {
             let metadata = file.metadata()?;

@@ -10,6 +10,7 @@ use surehook_outbox::Database;
 
 use super::connect::connect;
 use super::failure::chain;
+use super::imported;
 use super::locks::stale_locks;
 use super::output::{Out, count, span_words};
 use super::{CliError, Globals};
@@ -17,7 +18,7 @@ use crate::capture::storage::STORAGE_ID_FILE;
 use crate::git::command::{Git, GitSettings};
 use crate::store::alerts;
 use crate::store::lookup::{self, Health, Storage};
-use crate::store::repositories;
+use crate::store::repositories::{self, Origin};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -107,7 +108,10 @@ async fn look(database: &Database) -> Result<Vec<Finding>, CliError> {
         findings.push(Finding::warn(
             "repository",
             format!("{} is {} for more than 10 minutes", repository.name, repository.state),
-            "The serve of its storage finishes this when it starts.",
+            format!(
+                "The serve of its storage finishes this when it starts. If it was imported: surehook repo detach {}",
+                repository.name
+            ),
         ));
     }
     for storage in lookup::storages(database).await? {
@@ -142,13 +146,27 @@ async fn look_at_storage(database: &Database, storage: &Storage) -> Result<Vec<F
     }
     let mut findings = vec![Finding::ok("storage", format!("{place} holds {holds}"))];
     for repository in repositories::list_of_storage(database, storage.storage_id).await? {
-        for lock in stale_locks(&repository.git_dir(root)) {
-            findings.push(Finding::warn(
-                "lock",
-                format!("{} is older than a minute and blocks its ref in {}", lock.display(), repository.name),
+        let git_dir = repository.git_dir(root);
+        let advice = match repository.origin {
+            Origin::Hosted => {
                 "A killed git may have left it. A running serve removes those of hosted repositories; else remove it \
-                 when no git works there.",
-            ));
+                 when no git works there."
+            }
+            Origin::Imported => {
+                "A killed git may have left it. surehook removes nothing in a repository that it has not made: remove it \
+                 when no git works there."
+            }
+        };
+        for lock in stale_locks(&git_dir) {
+            let found = format!("{} is older than a minute and blocks its ref in {}", lock.display(), repository.name);
+            findings.push(Finding::warn("lock", found, advice));
+        }
+        if repository.origin == Origin::Imported && repository.state.is_followed() {
+            let troubles = imported::troubles(&git_dir, repository.repository_id).await;
+            let warn = |trouble: imported::Trouble| {
+                Finding::warn("imported", format!("{}: {}", repository.name, trouble.found), trouble.advice)
+            };
+            findings.extend(troubles.into_iter().map(warn));
         }
     }
     Ok(findings)

@@ -11,6 +11,8 @@ pub mod endpoint;
 pub mod event;
 mod explain;
 mod failure;
+pub mod import;
+mod imported;
 mod locks;
 mod output;
 mod receive;
@@ -118,7 +120,7 @@ pub enum Command {
     #[command(after_help = "Example:\n  surehook restore /srv/backups/monday --data /var/lib/surehook\n\n\
         `surehook serve` must not run there yet.")]
     Restore(backup::BackupArgs),
-    /// Repositories: create, list, show, delete
+    /// Repositories: create, import, detach, list, show, confirm, delete
     #[command(subcommand)]
     Repo(repo::RepoCommand),
     /// Access tokens: create, list, revoke
@@ -139,6 +141,9 @@ pub enum Command {
     /// Runs one build of the receiver; started by it.
     #[command(hide = true)]
     ReceiveRunner(RunnerArgs),
+    /// Tells the server that refs of an imported repository have moved; run by its hook.
+    #[command(hide = true)]
+    Ring(import::RingArgs),
 }
 
 /// Runs a parsed command line: prints the result to standard output and errors to standard error.
@@ -147,10 +152,12 @@ pub fn run(cli: Cli) -> ExitCode {
     if let Some(folder) = crate::config::crash_points() {
         surehook_outbox::crash::watch(folder);
     }
-    // The runner of a build is a small process without threads of its own.
-    if let Command::ReceiveRunner(args) = cli.command {
-        return runner::main(args);
-    }
+    // The runner of a build and the ring of a hook are small processes without threads of their own.
+    let cli = match cli.command {
+        Command::ReceiveRunner(args) => return runner::main(args),
+        Command::Ring(args) => return import::ring(&args),
+        command => Cli { command, ..cli },
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -185,5 +192,6 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Delivery(command) => delivery::run(&globals, command, out).await,
         Command::Dlq(command) => dlq::run(&globals, command, out).await,
         Command::ReceiveRunner(args) => Ok(runner::main(args)),
+        Command::Ring(args) => Ok(import::ring(&args)),
     }
 }

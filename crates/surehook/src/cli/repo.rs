@@ -1,4 +1,4 @@
-//! `surehook repo`: hosted repositories, made, looked at and removed. Works on the data directory of this machine and on
+//! `surehook repo`: repositories, made, looked at and removed; [`super::import`] follows those of others. Works on the data directory of this machine and on
 //! the database, whether `serve` is running or not.
 
 use std::io::{BufRead, IsTerminal};
@@ -15,12 +15,14 @@ use uuid::Uuid;
 use super::connect::{data_dir, with_database};
 use super::endpoint::unknown_repository;
 use super::failure::chain;
+use super::import::{self, ImportArgs};
 use super::output::{Out, cell, count, properties, table, when, when_or};
 use super::{CliError, Globals};
 use crate::capture::announce::Announcer;
 use crate::git::backend::ObjectFormat;
 use crate::git::name::RepoName;
 use crate::hosting::{HostingError, Storage};
+use crate::importing::Importer;
 use crate::payload::facts::Limits;
 use crate::store::repositories::{self, Repository, RepositoryState};
 
@@ -38,6 +40,20 @@ pub enum RepoCommand {
         /// The hash of its object ids
         #[arg(long, value_name = "HASH", default_value = "sha1", value_parser = ["sha1", "sha256"])]
         object_format: String,
+    },
+    /// Follow a bare repository that somebody else writes to, where it lies
+    #[command(after_help = "Examples:\n  \
+        surehook repo import /srv/git/app.git\n  \
+        surehook repo import /srv/git/team/app.git --name team/app\n\n\
+        Run it as the owner of the repository or as root, with the same --data as `surehook serve`. What it changes there: \
+        reflogs are kept (core.logAllRefUpdates), an id in the config, and a post-receive hook. `repo detach` undoes it.")]
+    Import(ImportArgs),
+    /// Stop following an imported repository, and undo what that had changed in it
+    #[command(after_help = "Example:\n  surehook repo detach team/app\n\n\
+        The repository stays where it is. What was told of it stays readable, and goes out to the end.")]
+    Detach {
+        /// Its name
+        name: String,
     },
     /// List repositories, by name
     #[command(after_help = "Example:\n  surehook repo list --json")]
@@ -122,6 +138,15 @@ pub(super) async fn run(globals: &Globals, command: RepoCommand, out: Out) -> Re
                 )
             })
         }
+        RepoCommand::Import(args) => {
+            let storage = storage(globals, database).await?;
+            import::import(&Importer { storage: &storage, database }, &args, out).await
+        }
+        RepoCommand::Detach { name } => {
+            let repository = find(database, &name).await?;
+            let storage = storage(globals, database).await?;
+            import::detach(&Importer { storage: &storage, database }, &repository, out).await
+        }
         RepoCommand::List => list(database, out).await,
         RepoCommand::Show { name } => {
             let shown = Shown::from(find(database, &name).await?);
@@ -197,7 +222,9 @@ impl From<HostingError> for CliError {
             }
             HostingError::InDoubt(_) => "Mount its volume; nothing is made or removed until then.".into(),
             HostingError::NameTaken(name) => format!("Look at it with: surehook repo show {name}"),
-            HostingError::Imported(_) => "Remove it where it lies.".into(),
+            HostingError::Imported(name) => {
+                format!("Stop following it with: surehook repo detach {name}. Its folder is yours to remove.")
+            }
             HostingError::Elsewhere { .. } => {
                 "Run this on the machine that serves it, with the same --data; `surehook doctor` lists the storages."
                     .into()
@@ -225,10 +252,11 @@ async fn list(database: &Database, out: Out) -> Result<(), CliError> {
     let shown: Vec<Shown> = repositories::list(database).await?.into_iter().map(Shown::from).collect();
     let now = database_time(database).await?;
     out.list(&shown, "There are no repositories. Make one with: surehook repo create NAME", || {
-        let mut table = table(&["NAME", "STATE", "LAST PUSH", "LAST COMMIT", "EVENTS", "CREATED"]);
+        let mut table = table(&["NAME", "ORIGIN", "STATE", "LAST PUSH", "LAST COMMIT", "EVENTS", "CREATED"]);
         for repository in &shown {
             table.add_row([
                 repository.name.clone(),
+                repository.origin.to_owned(),
                 repository.state.to_owned(),
                 when_or(repository.last_pushed_at, now, "never"),
                 repository.last_commit_sha.as_deref().map_or("-".into(), |sha| cell(sha, 13)),

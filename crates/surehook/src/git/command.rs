@@ -16,6 +16,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 
 use super::process::{Dropped, GitProcess};
+use crate::owner::{Owner, Standing};
 
 const OUTPUT_BYTES_MAX: u64 = 1024 * 1024;
 const OUTPUT_TIME_MAX: Duration = Duration::from_secs(60);
@@ -29,6 +30,8 @@ pub struct GitSettings {
     pub search_path: OsString,
     /// `HOME` of git and its hooks: an empty or absent folder, so that nobody's personal settings apply.
     pub home: PathBuf,
+    /// The account that git runs as, if not ours; only root can do that.
+    pub run_as: Option<Owner>,
 }
 
 impl Default for GitSettings {
@@ -37,6 +40,7 @@ impl Default for GitSettings {
             program: "git".into(),
             search_path: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
             home: "/nonexistent".into(),
+            run_as: None,
         }
     }
 }
@@ -123,6 +127,13 @@ impl Git {
         Self { settings: Arc::new(settings) }
     }
 
+    /// The same git, run as the owner of what it works on: what it writes stays his.
+    #[must_use]
+    pub fn acting_as(&self, owner: Owner) -> Self {
+        let run_as = (owner.standing() == Standing::Root).then_some(owner);
+        Self { settings: Arc::new(GitSettings { run_as, ..(*self.settings).clone() }) }
+    }
+
     /// What `git --version` says.
     ///
     /// # Errors
@@ -156,6 +167,20 @@ impl Git {
         }
     }
 
+    /// Reads the value that applies in a repository, with what it includes and without anybody's personal settings.
+    ///
+    /// # Errors
+    /// There is no repository, or its config cannot be read.
+    pub async fn effective_value(&self, repository: &Path, key: &'static str) -> Result<Option<String>, GitError> {
+        let mut command = self.command(Some(repository), &[]);
+        command.env("GIT_DIR", repository).args(["config", "--get", key]).stdin(Stdio::null());
+        match Self::finish("config", command).await {
+            Ok(value) => Ok(Some(String::from_utf8_lossy(&value).trim_end_matches('\n').to_owned())),
+            Err(GitError::Failed { status, .. }) if status.code() == Some(1) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Sets one value in a repository's own config. May be repeated.
     ///
     /// # Errors
@@ -163,6 +188,34 @@ impl Git {
     pub async fn set_config_value(&self, repository: &Path, key: &'static str, value: &str) -> Result<(), GitError> {
         let file = joined("--file=", &repository.join("config"));
         self.output("config", &[&file, OsStr::new(key), OsStr::new(value)], Some(repository)).await.map(drop)
+    }
+
+    /// Adds a line that sets this value to a repository's own config; the last line of a key counts.
+    ///
+    /// # Errors
+    /// As [`Self::set_config_value`].
+    pub async fn add_config_value(&self, repository: &Path, key: &'static str, value: &str) -> Result<(), GitError> {
+        let file = joined("--file=", &repository.join("config"));
+        let arguments = [&file, OsStr::new("--add"), OsStr::new(key), OsStr::new(value)];
+        self.output("config", &arguments, Some(repository)).await.map(drop)
+    }
+
+    /// Removes the lines of a key whose value matches a regular expression from a repository's own config, if they are there.
+    ///
+    /// # Errors
+    /// As [`Self::set_config_value`].
+    pub async fn remove_config_value(
+        &self,
+        repository: &Path,
+        key: &'static str,
+        pattern: &'static str,
+    ) -> Result<(), GitError> {
+        let file = joined("--file=", &repository.join("config"));
+        let arguments = [&file, OsStr::new("--unset-all"), OsStr::new(key), OsStr::new(pattern)];
+        match self.output("config", &arguments, Some(repository)).await {
+            Err(GitError::Failed { status, .. }) if status.code() == Some(5) => Ok(()),
+            other => other.map(drop),
+        }
     }
 
     /// Removes one key from a repository's own config, if it is there.
@@ -215,6 +268,10 @@ impl Git {
     ) -> Result<Vec<u8>, GitError> {
         let mut command = self.command(repository, &[]);
         command.arg(name).args(arguments).stdin(Stdio::null());
+        Self::finish(name, command).await
+    }
+
+    async fn finish(name: &'static str, command: Command) -> Result<Vec<u8>, GitError> {
         let mut process = GitProcess::start(command, Dropped::Kill).map_err(GitError::Run)?;
         let mut output = Vec::new();
         let mut stdout = process.stdout.take().expect("piped at the start").take(OUTPUT_BYTES_MAX);
@@ -246,6 +303,9 @@ impl Git {
 
     fn command(&self, repository: Option<&Path>, config: &[(&'static str, String)]) -> Command {
         let mut command = Command::new(&self.settings.program);
+        if let Some(owner) = self.settings.run_as {
+            command.uid(owner.user).gid(owner.group);
+        }
         command
             .env_clear()
             .env("PATH", &self.settings.search_path)

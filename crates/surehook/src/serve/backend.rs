@@ -17,6 +17,7 @@ use crate::git::backend::{
 use crate::git::name::RepoName;
 use crate::git::stale;
 use crate::hosting::Storage;
+use crate::owner::{Owner, Standing};
 use crate::store::repositories::{self, Repository, RepositoryState};
 use crate::store::tokens::{self, Verdict};
 
@@ -85,6 +86,17 @@ impl Backend {
         };
         let object_format = if found.object_format == "sha256" { ObjectFormat::Sha256 } else { ObjectFormat::Sha1 };
         let path = found.git_dir(&self.storage_root);
+        if origin == Origin::Imported {
+            let owner = Owner::of(&path).map_err(|error| Refusal::Unavailable(format!("its folder: {error}")))?;
+            // git run as another account would leave files that the owner cannot write, and obey a stranger's hooks.
+            if owner.standing() != Standing::Same {
+                return Err(Refusal::Unavailable(
+                    "this repository lives elsewhere and belongs to another account: push and fetch where it lives; its \
+                     webhooks come all the same"
+                        .into(),
+                ));
+            }
+        }
         Ok(RepositoryOnDisk { id: found.repository_id, name: name.clone(), path, object_format, origin })
     }
 

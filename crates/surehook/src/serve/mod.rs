@@ -7,6 +7,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is where tasks are started and joined")]
 
 mod backend;
+mod doorbell;
 mod health;
 mod scan;
 
@@ -159,6 +160,7 @@ impl Server {
         let backend = Arc::new(backend::Backend::new(database.clone(), &storage, Arc::clone(&announcer)));
         let service = GitService::new(git, backend, git_settings(&config));
         let every = Duration::from_secs(config.scan.every_s);
+        doorbell::start(&engine.tasks, &engine.stop, &database, &storage, &announcer);
         let upkeep = Upkeep::new(database.clone(), storage.storage_id, storage.root.clone());
         engine.tasks.spawn(upkeep.run(every, engine.stop.clone()));
         engine.tasks.spawn(scan::run(announcer, storage.clone(), database.clone(), every, engine.stop.clone()));

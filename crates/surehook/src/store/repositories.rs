@@ -213,8 +213,21 @@ pub async fn mark_deleted(database: &Database, repository_id: Uuid) -> Result<St
 
 /// An imported repository is let go; the name is free again.
 pub async fn mark_detached(database: &Database, repository_id: Uuid) -> Result<StateChange, DatabaseError> {
-    let from = ["creating", "active", "unavailable", "held"];
+    let from = ["creating", "active", "unavailable", "held", "deleting"];
     set_state(database, repository_id, &from, RepositoryState::Detached, None).await
+}
+
+/// Takes back a registration that never came to be: the row and its cursors go. One in another state stays.
+pub async fn forget_creating(database: &Database, repository_id: Uuid) -> Result<(), DatabaseError> {
+    let mut session = database.session().await?;
+    let client: &mut tokio_postgres::Client = &mut session;
+    let transaction = client.transaction().await?;
+    let creating = "SELECT repository_id FROM repositories WHERE repository_id = $1 AND state = 'creating'";
+    let refs = format!("DELETE FROM repository_refs WHERE repository_id IN ({creating} FOR UPDATE)");
+    transaction.execute(&refs, &[&repository_id]).await?;
+    let row = format!("DELETE FROM repositories WHERE repository_id IN ({creating})");
+    transaction.execute(&row, &[&repository_id]).await?;
+    Ok(transaction.commit().await?)
 }
 
 /// A repository that is followed becomes active, unavailable or held, with the reason in words.
