@@ -224,16 +224,12 @@ impl Ground {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// No git of ours works in the repository any more, and no lock of a dead one is in the way of the next.
+    /// No git of ours works in the repository any more.
     async fn quiet(&self, repository: &str) {
         let bare = self.bare(repository);
         let lock = std::fs::File::open(bare.join("surehook.lock")).unwrap();
         eventually(SOON, async || rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok())
             .await;
-        // A crutch: the product does not remove the locks of its dead children yet.
-        let mut sweep = std::process::Command::new("find");
-        sweep.arg(&bare).args(["-name", "*.lock", "-not", "-name", "surehook.lock", "-delete"]);
-        sweep.status().unwrap();
     }
 
     pub(crate) async fn until_quiet(&self) {

@@ -144,9 +144,6 @@ async fn kill_and_restart(
         let _ = Pid::from_raw(process.cast_signed()).map(|pid| kill_process(pid, Signal::KILL));
     }
     server.ended().await;
-    for repository in REPOSITORIES {
-        remove_locks_of_the_dead(world, repository);
-    }
     let server = world.serve();
     shop.address.lock().unwrap().clone_from(&server.address);
     server
@@ -170,18 +167,6 @@ fn descendants(root: u32) -> Vec<u32> {
         at += 1;
     }
     found.split_off(1)
-}
-
-/// A crutch: the product does not remove the locks of its dead children yet. Nothing is removed while one of them lives.
-fn remove_locks_of_the_dead(world: &World, repository: &str) {
-    let bare = bare(world, repository);
-    let Ok(lock) = std::fs::File::open(bare.join("surehook.lock")) else { return };
-    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        let mut sweep = std::process::Command::new("find");
-        sweep.arg(&bare).args(["-name", "*.lock", "-not", "-name", "surehook.lock", "-print", "-delete"]);
-        let removed = String::from_utf8(sweep.output().unwrap().stdout).unwrap();
-        removed.lines().for_each(|lock| println!("left by a dead git: {lock}"));
-    }
 }
 
 /// When everything has come to rest: transitions are events, and events have arrived.
