@@ -122,21 +122,20 @@ async fn kill_and_restart(
     receiver: &Receiver,
     dice: &mut Dice,
 ) -> Running {
-    // Sometimes long enough for the others to notice a dead worker and to take over what it had in hand.
-    let longest = Duration::from_millis(if dice.one_in(10) { 5000 } else { 20 + dice.below(600) });
-    let (pushes, arrived) = (shop.pushes.load(Ordering::SeqCst), receiver.requests().len());
-    let (more_pushes, more_arrived) = (1 + dice.below(8) as usize, 1 + dice.below(8) as usize);
-    let moment = dice.below(3);
-    // Not met: then it is time alone that decides.
-    let _ = try_eventually(longest, async || {
-        let is_it = match moment {
-            0 => shop.pushes.load(Ordering::SeqCst) >= pushes + more_pushes,
-            1 => receiver.requests().len() >= arrived + more_arrived,
-            _ => false,
-        };
-        is_it.then_some(())
-    })
-    .await;
+    // Counted in what happens, so that as much of it happens on a slow machine; or a time of chance, sometimes long enough
+    // for the next worker to notice the dead one and to take over what it had in hand.
+    let counted = dice.below(4);
+    let happened = || match counted {
+        0 => shop.pushes.load(Ordering::SeqCst),
+        1 => shop.succeeded.load(Ordering::SeqCst),
+        2 => receiver.requests().len(),
+        _ => 0,
+    };
+    let enough = happened() + usize::try_from(1 + dice.below(8)).unwrap();
+    let time = Duration::from_millis(if dice.one_in(3) { dice.below(5000) } else { 20 + dice.below(600) });
+    // After a long time without anything to count it is time to kill all the same.
+    let longest = if counted < 3 { Duration::from_secs(10) } else { time };
+    let _ = try_eventually(longest, async || (happened() >= enough).then_some(())).await;
     let tree = if dice.one_in(2) { descendants(server.id()) } else { Vec::new() };
     server.signal("KILL");
     for process in tree {
