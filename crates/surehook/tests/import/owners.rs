@@ -5,9 +5,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::process::geteuid;
+use rustix::process::{Gid, Uid, geteuid};
+use surehook::cli::CliError;
+use surehook::git::command::{Git, GitSettings};
+use surehook::git::imported::ImportedRepository;
+use surehook::importing::ImportError;
 
-use super::support::{Elsewhere, Steps, everything, failure, zeros};
+use super::support::{Elsewhere, Steps, everything, zeros};
 
 /// An account that nobody has, and another one.
 const OWNER: u32 = 54_321;
@@ -87,18 +91,19 @@ async fn a_stranger_is_refused() {
     let there = Elsewhere::new().await;
     let (bare, _, _) = there.with_a_commit("app.git").await;
     give_to(bare.path(), OWNER);
-    // The program and the data where another account can use them.
-    let program = there.path("surehook");
-    std::fs::copy(env!("CARGO_BIN_EXE_surehook"), &program).unwrap();
-    let data = there.path("data");
-    std::fs::create_dir(&data).unwrap();
-    chown(&data, Some(STRANGER), Some(STRANGER)).unwrap();
     let before = everything(bare.path());
-    let mut command = Command::new(&program);
-    command.args(["repo", "import", bare.path().to_str().unwrap()]).env_clear().current_dir("/");
-    command.env("SUREHOOK_DATA", &data).env("SUREHOOK_DATABASE_URL", &there.world.database_url);
-    let (problem, advice) = failure(&command.uid(STRANGER).gid(STRANGER).output().unwrap());
-    assert!(problem.contains("belongs to user 54321") && advice.contains("both as root"), "{problem} {advice}");
+    let path = bare.path().to_owned();
+    // The identity of this thread alone, for good.
+    let look = move || {
+        rustix::thread::set_thread_res_gid(Gid::from_raw(STRANGER), Gid::from_raw(STRANGER), Gid::from_raw(STRANGER))?;
+        rustix::thread::set_thread_res_uid(Uid::from_raw(STRANGER), Uid::from_raw(STRANGER), Uid::from_raw(STRANGER))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let git = Git::new(GitSettings::default());
+        std::io::Result::Ok(runtime.block_on(ImportedRepository::inspect(&git, &path)))
+    };
+    let refused = std::thread::spawn(look).join().unwrap().unwrap().unwrap_err();
+    let said = CliError::from(ImportError::from(refused));
+    assert!(said.problem.contains("belongs to user 54321") && said.advice.contains("both as root"), "{said:?}");
     assert!(everything(bare.path()) == before);
     assert_eq!(std::fs::metadata(bare.path()).unwrap().uid(), OWNER);
 }
@@ -119,7 +124,10 @@ async fn a_pipe_in_the_place_of_a_log_holds_nobody_up() {
     there.world.until("the doubt about it", "SELECT count(*) FROM repositories WHERE state = 'unavailable'").await;
     work.ok(["push", "--quiet", other.path().to_str().unwrap(), "main"]).await;
     there.told_in_time("other", 1).await;
-    std::fs::remove_file(bare.path().join("packed-refs")).unwrap();
+    // git itself would wait for ever at these two.
+    for name in ["packed-refs", "refs/heads/trap"] {
+        std::fs::remove_file(bare.path().join(name)).unwrap();
+    }
     there
         .world
         .until(
