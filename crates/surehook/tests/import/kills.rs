@@ -284,7 +284,7 @@ impl<'a> Client<'a> {
         let _pushing = scene.quiet.read().await;
         let path = scene.there.path("storm.git");
         let (url, setting) = match &scene.ssh {
-            Some(ssh) if self.number % 2 == 0 => (ssh.url(path.to_str().unwrap()), ssh.client_setting()),
+            Some(ssh) if self.number.is_multiple_of(2) => (ssh.url(path.to_str().unwrap()), ssh.client_setting()),
             _ => (format!("file://{}", path.display()), "advice.pushUpdateRejected=false".into()),
         };
         let mut arguments = vec!["-c".to_owned(), setting, "push".into(), "--porcelain".into(), url];
