@@ -244,17 +244,23 @@ impl<'a> Client<'a> {
         self.push(&[(branch, value)], true).await;
     }
 
-    /// A deletion takes the log with it, and with it what nobody has looked at yet: so first the value must have been told.
+    /// A deletion takes the log with it, and with it what nobody has looked at yet: so first the value on disk must have been
+    /// told. What the client believes is not enough: a push that was cut off after git's verdict got through.
     async fn delete(&mut self) {
-        let branch = self.branch();
-        let Some(tip) = self.tips.get(&branch).and_then(|tips| tips.last()).cloned() else { return };
+        let (scene, branch) = (self.scene, self.branch());
+        if self.tips.get(&branch).is_none_or(Vec::is_empty) {
+            return;
+        }
+        let bare = scene.there.world.git.at(scene.there.path("storm.git"));
         let sql = "SELECT FROM repository_refs WHERE ref = $1 AND value = decode($2, 'hex')";
         let told = try_eventually(Duration::from_secs(10), async || {
-            let rows = self.scene.there.world.sql.query(sql, &[&branch.as_bytes(), &tip]).await.unwrap();
-            (!rows.is_empty() || self.scene.over.load(Ordering::SeqCst)).then_some(())
+            let output = bare.run(["rev-parse", "--verify", "--quiet", &branch]).await;
+            let value = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+            let rows = scene.there.world.sql.query(sql, &[&branch.as_bytes(), &value]).await.unwrap();
+            (!rows.is_empty() || scene.over.load(Ordering::SeqCst)).then_some(())
         })
         .await;
-        if told.is_some() && !self.scene.over.load(Ordering::SeqCst) {
+        if told.is_some() && !scene.over.load(Ordering::SeqCst) {
             self.push(&[(branch, ZEROS.into())], false).await;
         }
     }
