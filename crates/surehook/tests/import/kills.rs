@@ -244,19 +244,22 @@ impl<'a> Client<'a> {
         self.push(&[(branch, value)], true).await;
     }
 
-    /// A deletion takes the log with it, and with it what nobody has looked at yet: so first the value on disk must have been
-    /// told. What the client believes is not enough: a push that was cut off after git's verdict got through.
+    /// A deletion takes the log with it, and with it what nobody has looked at yet: so first all of the log must have been
+    /// told. Neither what the client believes nor the value is enough: a push that was cut off after git's verdict got through,
+    /// and a branch that goes back to an older value looks as if nothing had happened.
     async fn delete(&mut self) {
         let (scene, branch) = (self.scene, self.branch());
         if self.tips.get(&branch).is_none_or(Vec::is_empty) {
             return;
         }
         let bare = scene.there.world.git.at(scene.there.path("storm.git"));
-        let sql = "SELECT FROM repository_refs WHERE ref = $1 AND value = decode($2, 'hex')";
+        let log = bare.path().join("logs").join(&branch);
+        let sql = "SELECT FROM repository_refs WHERE ref = $1 AND value = decode($2, 'hex') AND log_offset = $3";
         let told = try_eventually(Duration::from_secs(10), async || {
             let output = bare.run(["rev-parse", "--verify", "--quiet", &branch]).await;
             let value = String::from_utf8(output.stdout).unwrap().trim().to_owned();
-            let rows = scene.there.world.sql.query(sql, &[&branch.as_bytes(), &value]).await.unwrap();
+            let length = std::fs::metadata(&log).map_or(0, |log| log.len().cast_signed());
+            let rows = scene.there.world.sql.query(sql, &[&branch.as_bytes(), &value, &length]).await.unwrap();
             (!rows.is_empty() || scene.over.load(Ordering::SeqCst)).then_some(())
         })
         .await;
