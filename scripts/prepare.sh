@@ -134,6 +134,35 @@ prepare() {
     export PATH
 }
 
+# What some tests need beside that: an SSH server and gitolite. Without them these tests say that they were not run.
+prepare_tests() {
+    set --
+    { [ -x /usr/sbin/sshd ] && have ssh; } || set -- openssh-server openssh-client
+    have gitolite || set -- "$@" gitolite3
+    [ $# -gt 0 ] || return 0
+    if have apt-get && [ "$(id -u)" = 0 ]; then
+        # The tests start servers of their own: none of the system's is to come up because of them. Debian asks this file.
+        policy=/usr/sbin/policy-rc.d
+        ours=
+        if [ ! -e "$policy" ]; then
+            ours=yes
+            printf '#!/bin/sh\nexit 101\n' >"$policy"
+            chmod 755 "$policy"
+        fi
+        install_with_apt "$@" || say "apt-get did not get through"
+        [ -z "$ours" ] || rm -f "$policy"
+        hash -r
+    fi
+    { [ -x /usr/sbin/sshd ] && have ssh && have gitolite; } && return 0
+    say "tests over SSH and with gitolite will not be run: $* missing"
+    if have apt-get; then
+        say "type:  sudo apt-get install -y --no-install-recommends openssh-server openssh-client gitolite3"
+        say "       (a server of your own is not needed:  sudo systemctl disable --now ssh)"
+    else
+        say "install OpenSSH's server and client, and gitolite 3"
+    fi
+}
+
 # Prints the folder that cargo builds into, wherever its settings put it. Call it from the checkout.
 target_dir() {
     cargo metadata --no-deps --format-version 1 --locked | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'

@@ -9,8 +9,9 @@ use surehook_outbox::store::{Database, DatabaseError};
 use uuid::Uuid;
 
 use super::prepare::{Doubt, FactsCache, Question, baseline as read_baseline};
-use super::run::{Confirmed, Run, blocking};
+use super::run::{Confirmed, Run, blocking, not_as_owner};
 use super::turns::Turns;
+use crate::owner::Owner;
 use crate::payload::facts::Limits;
 use crate::store::alerts::{self, AlertKind};
 use crate::store::announce as store;
@@ -139,7 +140,8 @@ impl Announcer {
         let repository = self.repository(repository_id).await?;
         let git_dir = repository.git_dir(&self.storage_root);
         let object_format = repository.object_format.clone();
-        let mut refs = blocking(move || {
+        let folder = git_dir.clone();
+        let read = move || {
             let cursors = BTreeMap::new();
             let question = Question {
                 git_dir: &git_dir,
@@ -151,9 +153,9 @@ impl Announcer {
                 confirmed: false,
             };
             read_baseline(&question)
-        })
-        .await?
-        .map_err(AnnounceError::from)?;
+        };
+        // Only what was imported had refs before we knew of it.
+        let mut refs = blocking(move || Owner::read(&folder, read)).await?.map_err(not_as_owner)??;
         if baseline == Baseline::Told {
             for (value, _) in refs.values_mut() {
                 *value = value.kind().null();

@@ -214,7 +214,7 @@ impl Run<'_> {
         let (git_dir, repository_id) = (self.git_dir.clone(), self.repository.repository_id);
         let object_format = self.repository.object_format.clone();
         let (confirmed, limits, cache) = (self.confirmed, self.announcer.limits, Arc::clone(&self.cache));
-        let prepared = blocking(move || {
+        let read = move || {
             let question = Question {
                 git_dir: &git_dir,
                 repository_id,
@@ -225,8 +225,14 @@ impl Run<'_> {
                 confirmed: confirmed == Confirmed::Yes,
             };
             prepare(&question, &limits, &cache)
-        })
-        .await??;
+        };
+        let prepared = match self.repository.origin {
+            Origin::Hosted => blocking(read).await??,
+            Origin::Imported => {
+                let git_dir = self.git_dir.clone();
+                blocking(move || Owner::read(&git_dir, read)).await?.map_err(not_as_owner)??
+            }
+        };
         remarks.more = prepared.more;
         remarks.unsettled = prepared.found.unsettled;
         remarks.unknown.clone_from(&prepared.found.unknown);
@@ -276,7 +282,11 @@ impl Run<'_> {
                 let written = match self.repository.origin {
                     Origin::Hosted => blocking(move || folder::write_high_water(&git_dir, high_water)).await?,
                     Origin::Imported => {
-                        let write = move || Owner::of(&git_dir)?.act(|| folder::write_high_water(&git_dir, high_water));
+                        // Let go meanwhile, it is not to be left with a mark.
+                        let write = move || match folder::open(&git_dir, id) {
+                            Ok(_) => Owner::of(&git_dir)?.act(|| folder::write_high_water(&git_dir, high_water)),
+                            Err(_) => Ok(()),
+                        };
                         blocking(write).await?
                     }
                 };
@@ -371,6 +381,11 @@ impl Run<'_> {
 /// Runs what blocks away from the tasks that do not.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, AnnounceError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| AnnounceError::Broken(error.to_string()))
+}
+
+/// The rights of the owner of an imported repository could not be taken on.
+pub(super) fn not_as_owner(error: std::io::Error) -> AnnounceError {
+    AnnounceError::Unavailable(format!("it cannot be read as its owner: {error}"))
 }
 
 /// The error with what caused it, in one line.

@@ -232,12 +232,6 @@ impl ImportedRepository {
                 // Somebody may have put a hook of his own there.
                 let _ = std::fs::remove_dir(path.join("hooks"));
             }
-            for file in files {
-                match std::fs::remove_file(path.join(file)) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                }
-            }
             Ok(())
         });
         removed.map_err(failed("removing what surehook wrote in", path))?;
@@ -246,8 +240,18 @@ impl ImportedRepository {
             git.unset_config_value(path, LOG_ADDED_KEY).await?;
         }
         git.unset_config_value(path, HOOKS_ADDED_KEY).await?;
-        // The id last: without it, this cannot be repeated.
-        Ok(git.unset_config_value(path, ID_KEY).await?)
+        // After this it cannot be repeated, and nobody writes these files any more.
+        git.unset_config_value(path, ID_KEY).await?;
+        let removed = self.owner.act(|| {
+            for file in files {
+                match std::fs::remove_file(path.join(file)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(())
+        });
+        removed.map_err(failed("removing what surehook wrote in", path))
     }
 }
 

@@ -1,7 +1,9 @@
 //! `repo import` and `repo detach`, and what they leave in a repository.
 
+use surehook_testkit::eventually;
+
 use super::support::{Elsewhere, settings_of, zeros};
-use super::world::script;
+use super::world::{SOON, script};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_there_is_the_state_that_nothing_is_told_of() {
@@ -63,7 +65,8 @@ async fn detached_it_is_as_it_was() {
         let name = name.trim_end_matches(".git");
         let server = there.world.serve();
         assert_eq!(there.told_in_time(name, 1).await, [("refs/heads/main".into(), first, second)]);
-        assert!(bare.path().join("surehook-highwater").exists());
+        let mark = bare.path().join("surehook-highwater");
+        eventually(SOON, async || mark.exists().then_some(())).await;
         there.world.run(&["repo", "detach", name]);
         drop(server);
         assert_eq!(settings_of(bare.path()), before, "{name}");

@@ -126,7 +126,7 @@ async fn locks_of_others_are_named_and_left_alone() {
     assert!(lock.exists());
     // No settings of upkeep either, and no lock of ours.
     assert!(!bare.path().join("surehook.lock").exists());
-    assert!(!bare.run(["config", "gc.auto"]).await.status.success());
+    assert!(!bare.run(["config", "--local", "gc.auto"]).await.status.success());
     // A setting that is taken away again is named too.
     bare.ok(["config", "core.logAllRefUpdates", "false"]).await;
     assert!(there.world.json(&["doctor"]).to_string().contains("does not log every change"));

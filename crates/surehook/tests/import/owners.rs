@@ -5,9 +5,15 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::process::geteuid;
+use rustix::process::{Gid, Uid, geteuid};
+use surehook::cli::CliError;
+use surehook::git::command::{Git, GitSettings};
+use surehook::git::imported::ImportedRepository;
+use surehook::importing::ImportError;
+use surehook_testkit::eventually;
 
-use super::support::{Elsewhere, Steps, everything, failure, zeros};
+use super::support::{Elsewhere, Steps, everything, zeros};
+use super::world::SOON;
 
 /// An account that nobody has, and another one.
 const OWNER: u32 = 54_321;
@@ -61,9 +67,9 @@ async fn root_follows_the_repository_of_another_account_and_everything_stays_his
         now[2 * n - 2..].sort();
         assert_eq!(now[2 * n - 2..], told[2 * n - 2..]);
     }
-    there.world.until("the mark of the last event", "SELECT count(*) FROM repositories WHERE last_sequence = 6").await;
     let mark = bare.path().join("surehook-highwater");
-    assert!(std::fs::read_to_string(&mark).unwrap().starts_with("6 "));
+    let marked = async || std::fs::read_to_string(&mark).ok().filter(|text| text.starts_with("6 "));
+    eventually(SOON, marked).await;
     for (path, (owner, ..)) in everything(bare.path()) {
         assert_eq!(owner, OWNER, "{path:?}");
     }
@@ -87,18 +93,19 @@ async fn a_stranger_is_refused() {
     let there = Elsewhere::new().await;
     let (bare, _, _) = there.with_a_commit("app.git").await;
     give_to(bare.path(), OWNER);
-    // The program and the data where another account can use them.
-    let program = there.path("surehook");
-    std::fs::copy(env!("CARGO_BIN_EXE_surehook"), &program).unwrap();
-    let data = there.path("data");
-    std::fs::create_dir(&data).unwrap();
-    chown(&data, Some(STRANGER), Some(STRANGER)).unwrap();
     let before = everything(bare.path());
-    let mut command = Command::new(&program);
-    command.args(["repo", "import", bare.path().to_str().unwrap()]).env_clear().current_dir("/");
-    command.env("SUREHOOK_DATA", &data).env("SUREHOOK_DATABASE_URL", &there.world.database_url);
-    let (problem, advice) = failure(&command.uid(STRANGER).gid(STRANGER).output().unwrap());
-    assert!(problem.contains("belongs to user 54321") && advice.contains("both as root"), "{problem} {advice}");
+    let path = bare.path().to_owned();
+    // The identity of this thread alone, for good.
+    let look = move || {
+        rustix::thread::set_thread_res_gid(Gid::from_raw(STRANGER), Gid::from_raw(STRANGER), Gid::from_raw(STRANGER))?;
+        rustix::thread::set_thread_res_uid(Uid::from_raw(STRANGER), Uid::from_raw(STRANGER), Uid::from_raw(STRANGER))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let git = Git::new(GitSettings::default());
+        std::io::Result::Ok(runtime.block_on(ImportedRepository::inspect(&git, &path)))
+    };
+    let refused = std::thread::spawn(look).join().unwrap().unwrap().unwrap_err();
+    let said = CliError::from(ImportError::from(refused));
+    assert!(said.problem.contains("belongs to user 54321") && said.advice.contains("both as root"), "{said:?}");
     assert!(everything(bare.path()) == before);
     assert_eq!(std::fs::metadata(bare.path()).unwrap().uid(), OWNER);
 }
@@ -119,7 +126,10 @@ async fn a_pipe_in_the_place_of_a_log_holds_nobody_up() {
     there.world.until("the doubt about it", "SELECT count(*) FROM repositories WHERE state = 'unavailable'").await;
     work.ok(["push", "--quiet", other.path().to_str().unwrap(), "main"]).await;
     there.told_in_time("other", 1).await;
-    std::fs::remove_file(bare.path().join("packed-refs")).unwrap();
+    // git itself would wait for ever at these two.
+    for name in ["packed-refs", "refs/heads/trap"] {
+        std::fs::remove_file(bare.path().join(name)).unwrap();
+    }
     there
         .world
         .until(
@@ -130,4 +140,35 @@ async fn a_pipe_in_the_place_of_a_log_holds_nobody_up() {
     let second = work.commit("a", "2").await;
     work.ok(["push", "--quiet", "origin", "main"]).await;
     assert_eq!(there.told_in_time("app", 1).await[0].2, second);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_owner_may_not_read_does_not_come_out_through_root() {
+    use std::os::unix::fs::PermissionsExt;
+    if !geteuid().is_root() {
+        eprintln!("not root: this test was not run");
+        return;
+    }
+    let there = Elsewhere::new().await;
+    let (hidden, work, _) = there.with_a_commit("hidden.git").await;
+    work.ok(["commit", "--quiet", "--allow-empty", "-m", "top secret"]).await;
+    work.ok(["push", "--quiet", "origin", "main"]).await;
+    let secret = work.ok(["rev-parse", "HEAD"]).await;
+    std::fs::set_permissions(hidden.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let bare = there.bare("app.git").await;
+    give_to(bare.path(), OWNER);
+    there.import(&bare, &[]);
+    // He names another's objects as his own, and has heard of the id of a commit.
+    let alternates = bare.path().join("objects/info/alternates");
+    std::fs::write(&alternates, format!("{}\n", hidden.path().join("objects").display())).unwrap();
+    std::fs::write(bare.path().join("refs/heads/theft"), format!("{secret}\n")).unwrap();
+    let _server = there.world.serve();
+    there.world.until("the doubt about it", "SELECT count(*) FROM repositories WHERE state = 'unavailable'").await;
+    assert_eq!(there.told("app").await, []);
+    std::fs::remove_file(&alternates).unwrap();
+    let step = ("refs/heads/theft".to_owned(), zeros(), secret);
+    assert_eq!(there.told_in_time("app", 1).await, [step]);
+    let payload: Vec<u8> = there.world.sql.query_one("SELECT payload FROM outbox_events", &[]).await.unwrap().get(0);
+    let text = String::from_utf8(payload).unwrap();
+    assert!(!text.contains("top secret") && !text.contains("\"incomplete\":[]"), "{text}");
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Output;
 
 use serde_json::Value;
 use surehook_testkit::git::Checkout;
@@ -58,9 +57,14 @@ impl Elsewhere {
         self.world.json(&[&["repo", "import", bare.path().to_str().unwrap()], more].concat())
     }
 
-    /// Runs a command that must fail with exit code 1, and gives its two lines.
+    /// Runs a command that must fail with exit code 1, and gives its two lines: what went wrong, and what to do.
     pub(crate) fn fails(&self, arguments: &[&str]) -> (String, String) {
-        failure(&self.world.command(&self.world.database_url, arguments).output().unwrap())
+        let output = self.world.command(&self.world.database_url, arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        (lines[0].strip_prefix("error: ").unwrap().to_owned(), lines[1].to_owned())
     }
 
     /// A server that looks at nothing without a ring, but once at its start.
@@ -101,15 +105,6 @@ impl Drop for Elsewhere {
             let _ = std::fs::remove_file(format!("/run/surehook/{}.bell", id.trim().replace('-', "")));
         }
     }
-}
-
-/// The two lines of a command that failed: what went wrong, and what to do.
-pub(crate) fn failure(output: &Output) -> (String, String) {
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 2, "{text}");
-    (lines[0].strip_prefix("error: ").unwrap().to_owned(), lines[1].to_owned())
 }
 
 /// Everything in a repository but its objects, refs and logs: what following might change. Path to owner, mode and bytes.
