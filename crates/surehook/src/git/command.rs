@@ -119,9 +119,14 @@ pub enum GitUpkeep {
     PackRefs,
     /// Loose objects and small packs become larger ones; each pack is then at least twice as large as the next.
     Repack,
-    /// One pack of what is reachable, by refs and their logs; the rest goes into a pack of its own, and out of it after
-    /// so many days.
+    /// One pack of what is reachable, by refs and their logs; the rest goes into a pack of its own, and is left out of it
+    /// after so many days.
     RepackAll {
+        /// How long an object is kept that nothing reaches.
+        unreachable_days: u16,
+    },
+    /// Loose objects go that nothing has reached for so many days.
+    Prune {
         /// How long an object is kept that nothing reaches.
         unreachable_days: u16,
     },
@@ -300,6 +305,10 @@ impl Git {
             GitUpkeep::Repack => {
                 command.args(["repack", "-d", "-l", "-q", "--geometric=2"]);
                 "repack"
+            }
+            GitUpkeep::Prune { unreachable_days } => {
+                command.arg("prune").arg(format!("--expire={unreachable_days}.days.ago"));
+                "prune"
             }
             GitUpkeep::RepackAll { unreachable_days } => {
                 command.args(["repack", "-d", "-l", "-q", "--cruft"]);

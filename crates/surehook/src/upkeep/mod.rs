@@ -182,14 +182,17 @@ impl Upkeep {
         task: Task,
         asked: &CancellationToken,
     ) -> Result<Ended, UpkeepError> {
-        let command = match task {
+        let unreachable_days = self.config.unreachable_days;
+        let commands = match task {
             Task::TrimLogs => return self.trim_logs(repository, git_dir, asked).await,
-            Task::PackRefs => GitUpkeep::PackRefs,
-            Task::Repack => GitUpkeep::Repack,
-            Task::RepackAll => GitUpkeep::RepackAll { unreachable_days: self.config.unreachable_days },
+            Task::PackRefs => &[GitUpkeep::PackRefs][..],
+            Task::Repack => &[GitUpkeep::Repack],
+            Task::RepackAll => &[GitUpkeep::RepackAll { unreachable_days }, GitUpkeep::Prune { unreachable_days }],
         };
-        if !self.git.keep_up(git_dir, command, asked).await? {
-            return Ok(Ended::GaveWay);
+        for command in commands {
+            if !self.git.keep_up(git_dir, *command, asked).await? {
+                return Ok(Ended::GaveWay);
+            }
         }
         if task == Task::RepackAll {
             let git_dir = git_dir.to_path_buf();

@@ -79,8 +79,11 @@ async fn old_lines_of_logs_and_what_nothing_reaches_go() {
         commits.push(work.commit("file", &n.to_string()).await);
         work.ok(["push", "--quiet", "origin", &format!("HEAD:refs/heads/b{n}")]).await;
     }
-    // Long ago somebody moved main through all of them, forced it back to the first, and deleted the rest.
-    for commit in commits.iter().chain([&commits[0]]) {
+    work.ok(["reset", "--quiet", "--hard", &commits[0]]).await;
+    let kept = work.commit("file", "kept").await;
+    work.ok(["push", "--quiet", "origin", "HEAD:refs/heads/b5"]).await;
+    // Long ago somebody moved main through all of them, forced it back to the first, went on, and deleted the rest.
+    for commit in commits.iter().chain([&commits[0], &kept]) {
         let mut command = Command::new("git");
         command
             .env("GIT_COMMITTER_DATE", "2020-01-01T00:00:00Z")
@@ -89,11 +92,11 @@ async fn old_lines_of_logs_and_what_nothing_reaches_go() {
         let status = command.arg("--git-dir").arg(&bare).args(["update-ref", "refs/heads/main", commit]).status();
         assert!(status.unwrap().success());
     }
-    let gone: Vec<String> = (0..5).map(|n| format!(":b{n}")).collect();
+    let gone: Vec<String> = (0..6).map(|n| format!(":b{n}")).collect();
     work.ok([&["push", "--quiet", "origin"][..], &gone.iter().map(String::as_str).collect::<Vec<_>>()].concat()).await;
-    world.until("all is told", "SELECT (count(*) = 16)::int::bigint FROM outbox_events").await;
+    world.until("all is told", "SELECT (count(*) = 6 + 7 + 6)::int::bigint FROM outbox_events").await;
     let log = bare.join("logs/refs/heads/main");
-    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 6);
+    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 7);
     for path in
         files(&bare.join("objects")).iter().chain([&log, &bare.join("logs/HEAD"), &bare.join("surehook-upkeep")])
     {
@@ -103,18 +106,19 @@ async fn old_lines_of_logs_and_what_nothing_reaches_go() {
     eventually(SOON, async || server.get("/metrics").await.1.contains(whole).then_some(())).await;
     assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 1);
     let bare_git = world.git.at(&bare);
-    bare_git.ok(["cat-file", "-e", &commits[0]]).await;
+    for commit in [&commits[0], &kept] {
+        bare_git.ok(["cat-file", "-e", commit]).await;
+    }
     for commit in &commits[1..] {
         assert!(!bare_git.run(["cat-file", "-e", commit]).await.status.success(), "{commit} is still there");
     }
     bare_git.ok(["fsck", "--full"]).await;
     // The shortened log is read on where it was left: nothing is told twice, nothing is lost.
-    work.ok(["reset", "--quiet", "--hard", &commits[0]]).await;
     let next = work.commit("file", "next").await;
     work.ok(["push", "--quiet", "origin", "HEAD:main"]).await;
-    bare_git.ok(["update-ref", "refs/heads/main", &commits[0]]).await;
+    bare_git.ok(["update-ref", "refs/heads/main", &kept]).await;
     bare_git.ok(["update-ref", "refs/heads/main", &next]).await;
-    world.until("all is told", "SELECT (count(*) = 19)::int::bigint FROM outbox_events").await;
+    world.until("all is told", "SELECT (count(*) = 19 + 3)::int::bigint FROM outbox_events").await;
     let reconstructed =
         "SELECT count(*) FROM outbox_events WHERE convert_from(payload, 'UTF8')::json->>'reconstructed' = 'true'";
     assert_eq!(world.count(reconstructed).await, 0);
