@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::prepare::{Doubt, FactsCache, Question, baseline as read_baseline};
 use super::run::{Confirmed, Run, blocking, not_as_owner};
 use super::turns::Turns;
+use super::unchanged::{self, Unchanged};
 use crate::owner::Owner;
 use crate::payload::facts::Limits;
 use crate::store::alerts::{self, AlertKind};
@@ -94,6 +95,7 @@ pub struct Announcer {
     pub(super) limits: Limits,
     pub(super) wake: Arc<dyn Fn() + Send + Sync>,
     turns: Turns<Hints, Result<Announced, AnnounceError>>,
+    unchanged: Unchanged,
     /// Per repository what its alerts about single refs say, as far as this process knows.
     ref_alerts: Mutex<HashMap<Uuid, RefAlerts>>,
 }
@@ -119,6 +121,7 @@ impl Announcer {
             limits,
             wake,
             turns: Turns::default(),
+            unchanged: Unchanged::default(),
             ref_alerts: Mutex::default(),
         }
     }
@@ -165,16 +168,38 @@ impl Announcer {
         Ok(store::insert_baseline(&**session, repository_id, &refs).await?)
     }
 
-    /// Announces every repository of this storage that is followed. One that fails does not keep the others back.
+    /// Announces every repository of this storage that is followed, as far as it may have changed since the last time. One
+    /// that fails does not keep the others back.
     pub async fn scan(&self, storage_id: Uuid) -> Result<Vec<(Uuid, Result<Announced, AnnounceError>)>, AnnounceError> {
         let mut outcomes = Vec::new();
         for repository in repositories::list_of_storage(&self.database, storage_id).await? {
             if repository.state.is_followed() {
-                let id = repository.repository_id;
-                outcomes.push((id, self.announce(id, Hints::default()).await));
+                outcomes.push((repository.repository_id, self.announce_changes(&repository).await));
             }
         }
         Ok(outcomes)
+    }
+
+    /// Announces, unless the files look as they did when there was nothing to tell.
+    async fn announce_changes(&self, repository: &Repository) -> Result<Announced, AnnounceError> {
+        let (id, row) = (repository.repository_id, (repository.last_sequence, repository.sequence_epoch));
+        let git_dir = repository.git_dir(&self.storage_root);
+        // Taken before the look: what changes during it changes the print.
+        let print = blocking(move || unchanged::print(&git_dir)).await?.ok();
+        if let Some(print) = &print
+            && repository.state == RepositoryState::Active
+            && self.unchanged.spares(id, print, row)
+        {
+            return Ok(Announced::default());
+        }
+        let outcome = self.announce(id, Hints::default()).await;
+        match (&outcome, print) {
+            (Ok(announced), Some(print)) if *announced == Announced::default() => {
+                self.unchanged.remember(id, print, row);
+            }
+            _ => self.unchanged.forget(id),
+        }
+        outcome
     }
 
     async fn repository(&self, repository_id: Uuid) -> Result<Repository, AnnounceError> {

@@ -2,7 +2,8 @@
 //!
 //! The refs on disk are the truth; the database holds per ref what was last announced. [`transitions`] is the pure heart,
 //! [`reflog`] its parser, [`refs`] and [`snapshot`] read the disk, [`folder`] knows the repository beside its refs, [`prepare`]
-//! is the blocking half of an announce, and [`announce`] puts them together.
+//! is the blocking half of an announce, and [`announce`] puts them together. [`trim`] shortens
+//! logs, [`unchanged`] spares a look.
 
 pub mod announce;
 pub mod folder;
@@ -13,4 +14,6 @@ mod run;
 pub mod snapshot;
 pub mod storage;
 pub mod transitions;
+pub mod trim;
 pub mod turns;
+pub mod unchanged;

@@ -5,6 +5,7 @@
 
 use proptest::prelude::*;
 
+use super::super::trim;
 use super::*;
 
 const KIND: gix::hash::Kind = gix::hash::Kind::Sha1;
@@ -37,6 +38,8 @@ enum Step {
     Trim { on: usize, keep: usize },
     /// gc rewrites the log without the lines that touch a value which nothing reaches any more.
     Thin { on: usize, out: u8 },
+    /// surehook's own upkeep takes off what is old and told. Nothing may be told differently for it.
+    Forget { on: usize },
     /// The announce.
     Announce,
 }
@@ -52,6 +55,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (on.clone(), on.clone()).prop_map(|(on, to)| Step::Rename { on, to }),
         1 => (on, 0..6_usize).prop_map(|(on, keep)| Step::Trim { on, keep }),
         1 => (0..REFS, 1..6_u8).prop_map(|(on, out)| Step::Thin { on, out }),
+        2 => (0..REFS).prop_map(|on| Step::Forget { on }),
         5 => Just(Step::Announce),
     ];
     prop::collection::vec(step, 1..60)
@@ -133,6 +137,7 @@ impl Git {
                 r.work = Some(Work::RemoveRef);
             }
             Step::Rename { on, to } => self.rename(on, to),
+            Step::Forget { on } if self.refs[on].work.is_none() => self.forget(on),
             Step::Trim { on, keep } if self.refs[on].work.is_none() && !self.refs[on].thinned => {
                 let r = &mut self.refs[on];
                 r.trimmed = true;
@@ -265,6 +270,13 @@ impl Git {
             prop_assert!(told.is_empty(), "nothing happened, but told {told:?}");
         }
         Ok(())
+    }
+
+    fn forget(&mut self, on: usize) {
+        let (Some(place), r) = (self.cursors[on].place, &mut self.refs[on]) else { return };
+        let from = trim::keep_from(&r.log, trim::Told::Before(place), i64::MAX, KIND).unwrap();
+        let gone = r.log.drain(..usize::try_from(from).unwrap()).filter(|byte| *byte == b'\n').count();
+        r.lines.drain(..gone);
     }
 
     /// Derives, advances the cursor step by step as the database would, and derives again.

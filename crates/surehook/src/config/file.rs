@@ -18,6 +18,8 @@ pub struct Config {
     pub database: DatabaseConfig,
     /// The look for changes that no push told of.
     pub scan: ScanConfig,
+    /// The upkeep of hosted repositories.
+    pub upkeep: UpkeepConfig,
     /// How a stop goes.
     pub stop: StopConfig,
 }
@@ -68,6 +70,26 @@ pub struct ScanConfig {
     pub every_s: u64,
 }
 
+/// The upkeep of hosted repositories.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UpkeepConfig {
+    /// How often each repository is looked at, in seconds.
+    pub every_s: u64,
+    /// More loose refs than this are packed.
+    pub loose_refs_max: usize,
+    /// More packs than this are joined.
+    pub packs_max: usize,
+    /// More loose objects than this are packed.
+    pub loose_objects_max: usize,
+    /// How often a repository that has changed is gone through as a whole, in days.
+    pub whole_every_days: u16,
+    /// How long objects are kept that nothing reaches, in days.
+    pub unreachable_days: u16,
+    /// How long lines of reflogs are kept that are told, in days.
+    pub log_days: u16,
+}
+
 /// How a stop goes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -97,6 +119,20 @@ impl Default for DatabaseConfig {
 impl Default for ScanConfig {
     fn default() -> Self {
         Self { every_s: 60 }
+    }
+}
+
+impl Default for UpkeepConfig {
+    fn default() -> Self {
+        Self {
+            every_s: 60,
+            loose_refs_max: 1000,
+            packs_max: 50,
+            loose_objects_max: 6700,
+            whole_every_days: 7,
+            unreachable_days: 14,
+            log_days: 30,
+        }
     }
 }
 
@@ -162,6 +198,9 @@ fn check(config: &Config) -> Result<(), &'static str> {
     }
     if config.scan.every_s == 0 {
         return Err("scan.every_s must be at least 1");
+    }
+    if config.upkeep.every_s == 0 {
+        return Err("upkeep.every_s must be at least 1");
     }
     if config.database.sessions_max < 4 {
         return Err(

@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the door")]
 
 use command_fds::CommandFdExt as _;
+use rustix::process::Signal;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,11 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
 
 use super::process::{Dropped, GitProcess};
 use crate::owner::{Owner, Standing};
 
 const OUTPUT_BYTES_MAX: u64 = 1024 * 1024;
+/// How long git may take to end when it is asked to.
+const TERM_TIME_MAX: Duration = Duration::from_secs(3);
 const OUTPUT_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Where git is, and what its processes see of the machine.
@@ -106,6 +110,26 @@ pub(crate) enum Turn {
     Advertise,
     /// Answer one request read from standard input.
     Answer,
+}
+
+/// What upkeep has git do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GitUpkeep {
+    /// Loose refs become one file.
+    PackRefs,
+    /// Loose objects and small packs become larger ones; each pack is then at least twice as large as the next.
+    Repack,
+    /// One pack of what is reachable, by refs and their logs; the rest goes into a pack of its own, and is left out of it
+    /// after so many days.
+    RepackAll {
+        /// How long an object is kept that nothing reaches.
+        unreachable_days: u16,
+    },
+    /// Loose objects go that nothing has reached for so many days.
+    Prune {
+        /// How long an object is kept that nothing reaches.
+        unreachable_days: u16,
+    },
 }
 
 /// All that a service process is told beside its service and turn.
@@ -257,6 +281,60 @@ impl Git {
         let dropping =
             if service == Service::UploadPack || turn == Turn::Advertise { Dropped::Kill } else { Dropped::Leave };
         GitProcess::start(command, dropping).map_err(GitError::Run)
+    }
+
+    /// Does a piece of upkeep. Ok(true): it is done. Ok(false): `asked` was cancelled before; git was ended and has left
+    /// the repository as usable as before, perhaps with a temporary file.
+    ///
+    /// # Errors
+    /// git failed; the repository is as usable as before. May be repeated.
+    pub async fn keep_up(
+        &self,
+        repository: &Path,
+        task: GitUpkeep,
+        asked: &CancellationToken,
+    ) -> Result<bool, GitError> {
+        // One thread: upkeep has time.
+        let mut command = self.command(Some(repository), &[("pack.threads", "1".into())]);
+        command.arg(joined("--git-dir=", repository)).stdin(Stdio::null());
+        let name = match task {
+            GitUpkeep::PackRefs => {
+                command.args(["pack-refs", "--all"]);
+                "pack-refs"
+            }
+            GitUpkeep::Repack => {
+                command.args(["repack", "-d", "-l", "-q", "--geometric=2"]);
+                "repack"
+            }
+            GitUpkeep::Prune { unreachable_days } => {
+                command.arg("prune").arg(format!("--expire={unreachable_days}.days.ago"));
+                "prune"
+            }
+            GitUpkeep::RepackAll { unreachable_days } => {
+                command.args(["repack", "-d", "-l", "-q", "--cruft"]);
+                command.arg(format!("--cruft-expiration={unreachable_days}.days.ago"));
+                "repack"
+            }
+        };
+        let mut process = GitProcess::start(command, Dropped::Kill).map_err(GitError::Run)?;
+        let group = process.group();
+        let mut stderr = process.stderr.take().expect("piped at the start");
+        let status = tokio::select! {
+            status = process.wait() => Some(status.map_err(GitError::Run)?),
+            () = asked.cancelled() => None,
+            never = stderr.drain() => match never {},
+        };
+        let Some(status) = status else {
+            // Asked to end, git takes its temporary files away.
+            group.signal(Signal::TERM);
+            if tokio::time::timeout(TERM_TIME_MAX, process.wait()).await.is_err() {
+                group.signal(Signal::KILL);
+                process.wait().await.map_err(GitError::Run)?;
+            }
+            return Ok(false);
+        };
+        stderr.settle().await;
+        if status.success() { Ok(true) } else { Err(GitError::Failed { command: name, status, stderr: stderr.text() }) }
     }
 
     /// Runs a short command to its end.

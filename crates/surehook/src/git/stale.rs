@@ -78,7 +78,11 @@ pub async fn clean(repository: &Path) -> io::Result<Cleaned> {
 /// # Errors
 /// As [`clean`].
 pub fn clean_alone(repository: &Path, _alone: &OwnedFd) -> io::Result<Cleaned> {
-    let found = find(repository)?;
+    remove_nobodys(repository, find(repository)?)
+}
+
+/// The caller holds the exclusive lock.
+fn remove_nobodys(repository: &Path, found: Vec<Leftover>) -> io::Result<Cleaned> {
     let mut cleaned = Cleaned::default();
     if found.is_empty() {
         return Ok(cleaned);
@@ -98,6 +102,31 @@ pub fn clean_alone(repository: &Path, _alone: &OwnedFd) -> io::Result<Cleaned> {
         }
     }
     Ok(cleaned)
+}
+
+/// Removes half-written packs and objects that killed gits left, and the marks that keep the pack of a killed push from
+/// being repacked. For upkeep, which looks at the folders of objects anyway. Blocking.
+///
+/// # Errors
+/// As [`clean`].
+pub fn clean_temporary(repository: &Path, _alone: &OwnedFd) -> io::Result<Cleaned> {
+    let objects = repository.join("objects");
+    let mut found = Vec::new();
+    for folder in entries(&objects)?.into_iter().filter(|entry| entry.file_name().len() == 2).map(|entry| entry.path())
+    {
+        found.extend(entries(&folder)?.into_iter().filter(|entry| is_named(entry, &["tmp_obj_"])));
+    }
+    let is_mark = |entry: &fs::DirEntry| {
+        entry.path().extension().is_some_and(|end| end == "keep")
+            && fs::read(entry.path()).is_ok_and(|text| text.starts_with(b"receive-pack "))
+    };
+    let packs = entries(&objects.join("pack"))?;
+    found.extend(packs.into_iter().filter(|entry| is_named(entry, &["tmp_", ".tmp-"]) || is_mark(entry)));
+    let left = found.into_iter().map(|entry| entry.path()).filter_map(|path| {
+        let found = fs::symlink_metadata(&path).ok()?;
+        Some(Leftover { path, found, age_min: QUARANTINE_AGE })
+    });
+    remove_nobodys(repository, left.collect())
 }
 
 /// The locks of refs, of packed-refs and of HEAD. What vanishes meanwhile is passed over.
@@ -145,18 +174,17 @@ pub fn is_older(path: &Path, age: Duration) -> bool {
 fn find(repository: &Path) -> io::Result<Vec<Leftover>> {
     let locks = ref_locks(repository)?.into_iter().map(|path| (path, LOCK_AGE));
     let objects = entries(&repository.join("objects"))?;
-    let is_quarantine = |name: &std::ffi::OsStr| {
-        name.to_str().is_some_and(|name| QUARANTINES.iter().any(|prefix| name.starts_with(prefix)))
-    };
-    let quarantines = objects
-        .into_iter()
-        .filter(|entry| is_quarantine(&entry.file_name()))
-        .map(|entry| (entry.path(), QUARANTINE_AGE));
+    let quarantines =
+        objects.into_iter().filter(|entry| is_named(entry, &QUARANTINES)).map(|entry| (entry.path(), QUARANTINE_AGE));
     let leftover = |(path, age_min): (PathBuf, Duration)| {
         let found = fs::symlink_metadata(&path).ok()?;
         Some(Leftover { path, found, age_min })
     };
     Ok(locks.chain(quarantines).filter_map(leftover).collect())
+}
+
+fn is_named(entry: &fs::DirEntry, prefixes: &[&str]) -> bool {
+    entry.file_name().to_str().is_some_and(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)))
 }
 
 fn is_same(leftover: &Leftover) -> bool {

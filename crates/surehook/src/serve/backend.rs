@@ -20,6 +20,7 @@ use crate::hosting::Storage;
 use crate::owner::{Owner, Standing};
 use crate::store::repositories::{self, Repository, RepositoryState};
 use crate::store::tokens::{self, Verdict};
+use crate::upkeep::GiveWay;
 
 /// The side of the Git server that knows the database.
 pub(super) struct Backend {
@@ -27,14 +28,15 @@ pub(super) struct Backend {
     storage_id: Uuid,
     storage_root: PathBuf,
     announcer: Arc<Announcer>,
+    give_way: GiveWay,
     /// Announced whole since this process started.
     caught_up: Mutex<HashSet<Uuid>>,
 }
 
 impl Backend {
-    pub(super) fn new(database: Database, storage: &Storage, announcer: Arc<Announcer>) -> Self {
+    pub(super) fn new(database: Database, storage: &Storage, announcer: Arc<Announcer>, give_way: GiveWay) -> Self {
         let (storage_id, storage_root) = (storage.storage_id, storage.root.clone());
-        Self { database, storage_id, storage_root, announcer, caught_up: Mutex::default() }
+        Self { database, storage_id, storage_root, announcer, give_way, caught_up: Mutex::default() }
     }
 
     async fn decide(
@@ -136,6 +138,7 @@ impl GitBackend for Backend {
         Box::pin(async move {
             let id = granted.repository.id;
             if granted.repository.origin == Origin::Hosted {
+                self.give_way.ask(id);
                 remove_leftovers(granted).await;
             }
             if self.caught_up().contains(&id) {

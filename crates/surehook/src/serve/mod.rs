@@ -35,7 +35,7 @@ use crate::hosting::{HostingError, Storage};
 use crate::payload::facts::Limits;
 use crate::store::REPOSITORIES;
 use crate::telemetry::metrics::Metrics;
-use crate::upkeep::Upkeep;
+use crate::upkeep::{GiveWay, Upkeep};
 
 /// What a server needs.
 #[derive(Debug)]
@@ -157,12 +157,15 @@ impl Server {
             Arc::new(move || wake.wake()),
             Limits::default(),
         ));
-        let backend = Arc::new(backend::Backend::new(database.clone(), &storage, Arc::clone(&announcer)));
+        let give_way = GiveWay::default();
+        let backend = backend::Backend::new(database.clone(), &storage, Arc::clone(&announcer), give_way.clone());
+        let backend = Arc::new(backend);
         let service = GitService::new(git, backend, git_settings(&config));
         let every = Duration::from_secs(config.scan.every_s);
         doorbell::start(&engine.tasks, &engine.stop, &database, &storage, &announcer);
-        let upkeep = Upkeep::new(database.clone(), storage.storage_id, storage.root.clone());
-        engine.tasks.spawn(upkeep.run(every, engine.stop.clone()));
+        let upkeep_every = Duration::from_secs(config.upkeep.every_s);
+        let upkeep = upkeep(&database, &storage, &config, &engine, give_way);
+        engine.tasks.spawn(upkeep.run(upkeep_every, engine.stop.clone()));
         engine.tasks.spawn(scan::run(announcer, storage.clone(), database.clone(), every, engine.stop.clone()));
         let router = health::router(&database, &engine).merge(service.router());
         let server = Self::listen(listener, database, engine, Some(service), Some(router), config.grace())?;
@@ -257,6 +260,19 @@ impl Server {
             // Only the abort itself is awaited.
             let _ = http.await;
         }
+    }
+}
+
+fn upkeep(database: &Database, storage: &Storage, config: &Config, engine: &Engine, give_way: GiveWay) -> Upkeep {
+    let observed = engine.metrics.clone();
+    Upkeep {
+        database: database.clone(),
+        storage_id: storage.storage_id,
+        storage_root: storage.root.clone(),
+        git: Git::new(GitSettings::default()),
+        config: config.upkeep.clone(),
+        give_way,
+        observer: Arc::new(move |task, ended| observed.observe_upkeep(task, ended)),
     }
 }
 

@@ -7,6 +7,8 @@ use prometheus::{
 use surehook_outbox::deliver::AttemptSeen;
 use surehook_outbox::store::upkeep::Gauges;
 
+use crate::upkeep::{Ended, Task};
+
 /// What a scrape is answered with.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -19,6 +21,7 @@ pub struct Metrics {
     registry: Registry,
     attempts: IntCounterVec,
     durations: Histogram,
+    upkeep: IntCounterVec,
 }
 
 impl Metrics {
@@ -36,16 +39,32 @@ impl Metrics {
             HistogramOpts::new("surehook_attempt_duration_seconds", "How long the requests of this process took.")
                 .buckets(DURATION_BUCKETS_S.to_vec()),
         )?;
+        let upkeep = IntCounterVec::new(
+            Opts::new(
+                "surehook_upkeep_total",
+                "Pieces of upkeep of hosted repositories by this process, by how they ended.",
+            ),
+            &["task", "ended"],
+        )?;
+        for (task, ended) in Task::ALL.iter().flat_map(|task| Ended::ALL.map(|ended| (*task, ended))) {
+            upkeep.with_label_values(&[task.as_str(), ended.as_str()]);
+        }
         let registry = Registry::new();
+        registry.register(Box::new(upkeep.clone()))?;
         registry.register(Box::new(attempts.clone()))?;
         registry.register(Box::new(durations.clone()))?;
-        Ok(Self { registry, attempts, durations })
+        Ok(Self { registry, attempts, durations, upkeep })
     }
 
     /// Counts an attempt.
     pub fn observe(&self, seen: &AttemptSeen) {
         self.attempts.with_label_values(&[seen.outcome.as_str()]).inc();
         self.durations.observe(seen.duration.as_secs_f64());
+    }
+
+    /// Counts a piece of upkeep.
+    pub fn observe_upkeep(&self, task: Task, ended: Ended) {
+        self.upkeep.with_label_values(&[task.as_str(), ended.as_str()]).inc();
     }
 
     /// The answer to a scrape.

@@ -12,7 +12,7 @@ use super::world::{Running, SOON, World};
 const REFS: usize = 12;
 
 /// The processes that descend from this one.
-fn descendants(of: u32) -> Vec<u32> {
+pub(crate) fn descendants(of: u32) -> Vec<u32> {
     let all: Vec<(u32, u32)> = std::fs::read_dir("/proc")
         .unwrap()
         .flatten()
@@ -41,7 +41,7 @@ fn receive_packs(of: u32) -> Vec<u32> {
     descendants(of).into_iter().filter(is_one).collect()
 }
 
-fn kill(signal: &str, pids: &[u32]) {
+pub(crate) fn kill(signal: &str, pids: &[u32]) {
     for pid in pids {
         // It may have ended.
         let _ = std::process::Command::new("kill")

@@ -8,6 +8,7 @@
 
 mod doubt;
 mod locks;
+mod upkeep;
 #[path = "../serve/world.rs"]
 #[expect(dead_code, reason = "the world of the tests of serve has more than these need")]
 mod world;
