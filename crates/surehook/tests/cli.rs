@@ -122,6 +122,8 @@ fn every_command_has_help_with_an_example() {
         "receive log",
         "demo",
         "doctor",
+        "backup",
+        "restore",
         "repo",
         "repo create",
         "repo list",

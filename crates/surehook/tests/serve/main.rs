@@ -9,5 +9,6 @@ mod access;
 mod deliveries;
 mod faults;
 mod history;
+mod restore;
 mod stops;
 mod world;

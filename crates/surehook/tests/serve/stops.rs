@@ -173,8 +173,12 @@ async fn pushes_while_the_database_comes_and_goes_are_all_told() {
         let work = world.git.init(&format!("work-{n}")).await;
         for round in 0.. {
             work.commit("file", &format!("{n}.{round}")).await;
-            if work.run(["push", "--quiet", &url, &format!("HEAD:branch-{n}")]).await.status.success() {
+            let output = work.run(["push", "--quiet", &url, &format!("HEAD:branch-{n}")]).await;
+            if output.status.success() {
                 *pushed.lock().unwrap() += 1;
+            } else {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(said.contains("database is away"), "a push that fails says why: {said}");
             }
             if over.load(Ordering::SeqCst) {
                 return;
