@@ -18,6 +18,8 @@ pub struct Config {
     pub database: DatabaseConfig,
     /// The look for changes that no push told of.
     pub scan: ScanConfig,
+    /// When something is an alert.
+    pub alerts: AlertsConfig,
     /// How a stop goes.
     pub stop: StopConfig,
 }
@@ -68,6 +70,16 @@ pub struct ScanConfig {
     pub every_s: u64,
 }
 
+/// When something is an alert.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AlertsConfig {
+    /// How often the outbox is looked at, in seconds.
+    pub every_s: u64,
+    /// How long a delivery may wait before that is an alert, in seconds.
+    pub oldest_pending_s: u64,
+}
+
 /// How a stop goes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -97,6 +109,12 @@ impl Default for DatabaseConfig {
 impl Default for ScanConfig {
     fn default() -> Self {
         Self { every_s: 60 }
+    }
+}
+
+impl Default for AlertsConfig {
+    fn default() -> Self {
+        Self { every_s: 5, oldest_pending_s: 900 }
     }
 }
 
