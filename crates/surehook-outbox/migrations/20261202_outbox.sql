@@ -44,7 +44,7 @@ COMMENT ON COLUMN endpoints.name IS 'What people call it; unique among the endpo
 COMMENT ON COLUMN endpoints.url IS 'Where webhooks are POSTed; absolute, http or https.';
 COMMENT ON COLUMN endpoints.aggregate_id IS 'Set: only events of this aggregate.';
 COMMENT ON COLUMN endpoints.aggregate_group IS 'Set: only events whose aggregate_name lies below this group (team matches team/app). Both scope columns NULL: every event.';
-COMMENT ON COLUMN endpoints.event_types IS 'Only these event types; NULL: every type.';
+COMMENT ON COLUMN endpoints.event_types IS 'Only these event types; NULL: every type but those about the outbox itself (surehook.…).';
 COMMENT ON COLUMN endpoints.format IS 'Which rendering of an event is sent; native is the payload of the event itself.';
 COMMENT ON COLUMN endpoints.headers IS 'Further request headers, name to value; checked when saved, never overriding those of the webhook itself.';
 COMMENT ON COLUMN endpoints.secret IS 'The primary secret: X-Signature and webhook-signature are made with it.';
@@ -344,13 +344,15 @@ CREATE INDEX endpoints_by_scope ON endpoints (aggregate_id) WHERE state <> 'remo
 CREATE FUNCTION outbox_matching_endpoints(event_type text, aggregate_id text, aggregate_name text)
 RETURNS TABLE (endpoint_id uuid, format text, ordered boolean) LANGUAGE sql STABLE AS $$
     SELECT e.endpoint_id, e.format, e.ordered FROM endpoints AS e
-    WHERE e.state <> 'removed' AND e.aggregate_id = $2 AND (e.event_types IS NULL OR $1 = ANY (e.event_types))
+    WHERE e.state <> 'removed' AND e.aggregate_id = $2
+      AND CASE WHEN e.event_types IS NULL THEN NOT starts_with($1, 'surehook.') ELSE $1 = ANY (e.event_types) END
     UNION ALL
     SELECT e.endpoint_id, e.format, e.ordered FROM endpoints AS e
-    WHERE e.state <> 'removed' AND e.aggregate_id IS NULL AND (e.event_types IS NULL OR $1 = ANY (e.event_types))
+    WHERE e.state <> 'removed' AND e.aggregate_id IS NULL
+      AND CASE WHEN e.event_types IS NULL THEN NOT starts_with($1, 'surehook.') ELSE $1 = ANY (e.event_types) END
       AND (e.aggregate_group IS NULL OR starts_with($3, e.aggregate_group || '/'))
 $$;
-COMMENT ON FUNCTION outbox_matching_endpoints(text, text, text) IS 'The endpoints that an event of this type and aggregate goes to.';
+COMMENT ON FUNCTION outbox_matching_endpoints(text, text, text) IS 'The endpoints that an event of this type and aggregate goes to. Types that begin with surehook. are about the outbox itself: only who names them receives them.';
 
 -- The only fan-out. Parallel arrays, one place per event; a NULL in event_ids, aggregate_names, ordering_keys or
 -- idempotency_keys (or a NULL array) takes the default. The body_* arrays hold renderings in further formats:

@@ -39,7 +39,7 @@ async fn main() {
         let database = Database::connect(url, "prepare", 1).unwrap();
         migrate(&database, "outbox", OUTBOX).await.unwrap();
         migrate(&database, "repositories", REPOSITORIES).await.unwrap();
-        database.close();
+        database.close().await;
     })
     .await;
     let database = Database::connect(test.url(), "measure", 8).unwrap();

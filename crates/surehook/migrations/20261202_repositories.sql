@@ -104,17 +104,21 @@ COMMENT ON COLUMN token_grants.repository IS 'A repository name, GROUP/* or *.';
 
 CREATE TABLE alerts (
     alert_id    uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    kind        text NOT NULL CHECK (kind IN ('storage_unavailable', 'repository_unavailable', 'repository_held', 'refs_unreadable', 'refs_set_aside')),
+    kind        text NOT NULL CHECK (kind IN ('storage_unavailable', 'repository_unavailable', 'repository_held', 'refs_unreadable', 'refs_set_aside',
+                                               'dead_letters', 'endpoint_gone', 'oldest_pending', 'workers_away')),
     subject     text NOT NULL CHECK (subject <> ''),
     details     text NOT NULL,
     opened_at   timestamptz NOT NULL DEFAULT now(),
-    resolved_at timestamptz CHECK (resolved_at >= opened_at)
+    resolved_at timestamptz CHECK (resolved_at >= opened_at),
+    told        text CHECK (told IN ('open', 'resolved'))
 );
+CREATE INDEX alerts_untold ON alerts (opened_at) WHERE told IS NULL OR (told = 'open' AND resolved_at IS NOT NULL);
 CREATE UNIQUE INDEX alerts_open_key ON alerts (kind, subject) WHERE resolved_at IS NULL;
 COMMENT ON TABLE alerts IS 'What an operator must know of or act on, from its beginning to its end. Rows of what has ended stay as history.';
 COMMENT ON COLUMN alerts.alert_id IS 'Names this occurrence.';
 COMMENT ON COLUMN alerts.kind IS 'What is wrong. At most one alert of a kind is open for a subject.';
-COMMENT ON COLUMN alerts.subject IS 'The id of the storage or repository that it is about.';
+COMMENT ON COLUMN alerts.subject IS 'The id of the storage, repository or endpoint that it is about.';
 COMMENT ON COLUMN alerts.details IS 'The subject by its name, and what is wrong, in words; the newest wording.';
 COMMENT ON COLUMN alerts.opened_at IS 'When it was noticed.';
+COMMENT ON COLUMN alerts.told IS 'What the endpoints for alerts were told of it last, by an event in the same transaction. NULL: nothing yet.';
 COMMENT ON COLUMN alerts.resolved_at IS 'When it was noticed that it had ended. NULL: it is open.';

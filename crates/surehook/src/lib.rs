@@ -4,6 +4,7 @@
 //! transaction ([`store`]), the outbox delivers them, and [`receive`] starts a build for each, once. [`serve`] puts the
 //! parts together; [`cli`] is what a person types. ARCHITECTURE.md is the map.
 
+pub mod alerting;
 pub mod backup;
 pub mod capture;
 pub mod cli;

@@ -15,7 +15,7 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use surehook_webhook::envelope;
-use surehook_webhook::secret::Secrets;
+use surehook_webhook::secret::{Secret, Secrets};
 
 pub use connect::{ConnectError, Connector};
 
@@ -31,6 +31,9 @@ const RESPONSE_BODY_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Sent with every delivery.
 const USER_AGENT: &str = concat!("surehook/", env!("CARGO_PKG_VERSION"));
+
+/// The format of endpoints that are PagerDuty's.
+pub const PAGERDUTY: &str = "pagerduty";
 
 type HttpClient = Client<HttpsConnector<Connector>, Full<Bytes>>;
 
@@ -131,6 +134,7 @@ fn request(target: &Target, delivery: &Delivery, body: Bytes, now_s: i64) -> Res
             Secrets { primary, next: secrets.next() }
         }
     };
+    let body = if target.format == PAGERDUTY { with_routing_key(&body, &secrets.primary)? } else { body };
     let own = envelope::headers(delivery.delivery_id, now_s, &body, &secrets);
     let mut request =
         Request::post(&target.url).body(Full::new(body)).map_err(|error| format!("the URL cannot be used: {error}"))?;
@@ -149,6 +153,14 @@ fn request(target: &Target, delivery: &Delivery, body: Bytes, now_s: i64) -> Res
         request.headers_mut().insert(header, value);
     }
     Ok(request)
+}
+
+/// PagerDuty knows its customers by a key in the body. It is a secret, so it is put in when the body is sent and not stored with it.
+fn with_routing_key(body: &Bytes, secret: &Secret) -> Result<Bytes, String> {
+    let mut fields: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(body).map_err(|error| format!("the body is no JSON object: {error}"))?;
+    fields.insert("routing_key".into(), secret.expose_text().into());
+    serde_json::to_vec(&fields).map(Bytes::from).map_err(|error| format!("the body cannot be written: {error}"))
 }
 
 async fn exchange(

@@ -8,6 +8,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use surehook_outbox::Database;
 use surehook_outbox::endpoint::{Conflict, Endpoint, EndpointChange, EndpointState, OnDead, Scope};
+use surehook_outbox::send::PAGERDUTY;
 use surehook_outbox::store::endpoints::{self, EndpointError, NewEndpoint, Removed};
 use surehook_outbox::store::operate::database_time;
 
@@ -15,6 +16,7 @@ use super::connect::with_database;
 use super::output::{Out, cell, count, properties, span_words, table, when, when_or};
 use super::values::{SecretArgs, header_map, parse_header, parse_ms, parse_s, read_secret_file};
 use super::{CliError, Globals};
+use crate::store::watch::ALERT_EVENT;
 use crate::store::{lookup, repositories};
 
 /// Endpoints.
@@ -24,7 +26,8 @@ pub enum EndpointCommand {
     #[command(after_help = "Examples:\n  \
         surehook endpoint add ci --repo team/app --url https://ci.example.com/hook\n  \
         surehook endpoint add audit --repo '*' --url https://audit.example.com/ --secret-file secret.txt\n  \
-        surehook endpoint add local --repo 'team/*' --url http://127.0.0.1:9000/ --allow-private\n\n\
+        surehook endpoint add local --repo 'team/*' --url http://127.0.0.1:9000/ --allow-private\n  \
+        surehook endpoint add pager --alerts --format pagerduty --secret-file routing-key.txt\n\n\
         Without a secret one is made and shown this once. The format cannot be changed later: add another endpoint for it.")]
     Add(Box<AddArgs>),
     /// List endpoints, by name
@@ -72,24 +75,30 @@ pub enum EndpointCommand {
     },
 }
 
+/// Where PagerDuty takes events.
+const PAGERDUTY_URL: &str = "https://events.pagerduty.com/v2/enqueue";
+
 /// Options of `endpoint add`.
 #[derive(Debug, Args)]
 pub struct AddArgs {
     /// What it is called: letters, digits, . _ -
     name: String,
     /// Whose pushes: a repository, GROUP/* for all below a group, or * for all
-    #[arg(long, value_name = "REPO", required_unless_present = "aggregate")]
+    #[arg(long, value_name = "REPO", required_unless_present_any = ["aggregate", "alerts"])]
     repo: Option<String>,
     /// Events of this aggregate instead, where events do not come from repositories
     #[arg(long, value_name = "ID", conflicts_with = "repo")]
     aggregate: Option<String>,
-    /// Where webhooks are POSTed: http:// or https://
-    #[arg(long, value_name = "URL")]
-    url: String,
+    /// Alerts instead: dead letters, storage in doubt, deliveries that wait too long
+    #[arg(long, conflicts_with_all = ["repo", "aggregate", "event_types"])]
+    alerts: bool,
+    /// Where webhooks are POSTed: http:// or https:// [default with --format pagerduty: PagerDuty's address]
+    #[arg(long, value_name = "URL", required_unless_present = "alerts")]
+    url: Option<String>,
     #[command(flatten)]
     secret: SecretArgs,
-    /// The body that it is sent
-    #[arg(long, value_name = "FORMAT", default_value = "native", value_parser = ["native"])]
+    /// The body that it is sent. pagerduty is for --alerts, and its secret is the routing key of the integration
+    #[arg(long, value_name = "FORMAT", default_value = "native", value_parser = ["native", PAGERDUTY])]
     format: String,
     /// It is meant to lead to a loopback or private address
     #[arg(long)]
@@ -278,16 +287,36 @@ pub(super) async fn find(database: &Database, name: &str) -> Result<Endpoint, Cl
 async fn add(database: &Database, args: AddArgs, out: Out) -> Result<(), CliError> {
     let secret = args.secret.read()?;
     let was_made = secret.is_none();
-    let Some(scope) = scope(database, args.repo, args.aggregate).await? else {
-        return Err(CliError::new("An endpoint needs --repo.", "Name a repository, GROUP/* or *."));
+    let is_pagerduty = args.format == PAGERDUTY;
+    if is_pagerduty && !args.alerts {
+        return Err(CliError::new("PagerDuty is told of alerts, not of pushes.", "Add --alerts instead of --repo."));
+    }
+    if is_pagerduty && was_made {
+        return Err(CliError::new(
+            "PagerDuty needs a routing key.",
+            "Give the integration's key with --secret-file, or in SUREHOOK_SECRET.",
+        ));
+    }
+    let Some(url) = args.url.or_else(|| is_pagerduty.then(|| PAGERDUTY_URL.to_owned())) else {
+        return Err(CliError::new(
+            "An endpoint needs --url.",
+            "Say where alerts are POSTed, or choose --format pagerduty.",
+        ));
     };
+    let scope = match scope(database, args.repo, args.aggregate).await? {
+        Some(scope) => scope,
+        None if args.alerts => Scope::All,
+        None => return Err(CliError::new("An endpoint needs --repo.", "Name a repository, GROUP/* or *.")),
+    };
+    let limits = args.limits.change();
     let settings = EndpointChange {
         allow_private: Some(args.allow_private),
         ordered: Some(!args.unordered),
         count_every_silence: Some(args.count_every_silence),
-        ..args.limits.change()
+        event_types: args.alerts.then(|| Some(vec![ALERT_EVENT.to_owned()])).or(limits.event_types.clone()),
+        ..limits
     };
-    let new = NewEndpoint { secret, format: args.format, settings, ..NewEndpoint::new(args.name, args.url, scope) };
+    let new = NewEndpoint { secret, format: args.format, settings, ..NewEndpoint::new(args.name, url, scope) };
     let endpoint = endpoints::add(database, new).await?;
     let secret = was_made.then(|| endpoint.secret.clone());
     show(database, endpoint, secret, out).await

@@ -1,6 +1,7 @@
 //! The command line: what a person types, one file per noun. Parses, runs, prints, and gives the exit code: 0 done,
 //! 1 failed, 2 wrong usage. The names are a contract; add to them, do not rename them.
 
+pub mod alert;
 mod backup;
 mod connect;
 pub mod delivery;
@@ -132,6 +133,9 @@ pub enum Command {
     /// Events that happened: list, show
     #[command(subcommand)]
     Event(event::EventCommand),
+    /// Alerts: list
+    #[command(subcommand)]
+    Alert(alert::AlertCommand),
     /// Deliveries of events to endpoints: list, show, explain, retry, skip
     #[command(subcommand)]
     Delivery(delivery::DeliveryCommand),
@@ -189,6 +193,7 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Token(command) => token::run(&globals, command, out).await,
         Command::Endpoint(command) => endpoint::run(&globals, *command, out).await,
         Command::Event(command) => event::run(&globals, command, out).await,
+        Command::Alert(command) => alert::run(&globals, command, out).await,
         Command::Delivery(command) => delivery::run(&globals, command, out).await,
         Command::Dlq(command) => dlq::run(&globals, command, out).await,
         Command::ReceiveRunner(args) => Ok(runner::main(args)),

@@ -20,6 +20,8 @@ pub struct Config {
     pub scan: ScanConfig,
     /// The upkeep of hosted repositories.
     pub upkeep: UpkeepConfig,
+    /// When something is an alert.
+    pub alerts: AlertsConfig,
     /// How a stop goes.
     pub stop: StopConfig,
 }
@@ -90,6 +92,16 @@ pub struct UpkeepConfig {
     pub log_days: u16,
 }
 
+/// When something is an alert.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AlertsConfig {
+    /// How often the outbox is looked at, in seconds.
+    pub every_s: u64,
+    /// How long a delivery may wait before that is an alert, in seconds.
+    pub oldest_pending_s: u64,
+}
+
 /// How a stop goes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -133,6 +145,12 @@ impl Default for UpkeepConfig {
             unreachable_days: 14,
             log_days: 30,
         }
+    }
+}
+
+impl Default for AlertsConfig {
+    fn default() -> Self {
+        Self { every_s: 5, oldest_pending_s: 900 }
     }
 }
 

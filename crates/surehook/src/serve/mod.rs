@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::alerting;
 use crate::capture::announce::Announcer;
 use crate::config::file::Config;
 use crate::git::command::{Git, GitError, GitSettings};
@@ -116,6 +117,14 @@ impl Engine {
             (0..config.worker.count).map(|_| Worker::start(database.clone(), settings.clone(), wake.clone())).collect();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         tasks.spawn(sweep::run(database.clone(), stop.clone()));
+        tasks.spawn(alerting::run(
+            database.clone(),
+            wake.clone(),
+            crate::config::node_name(),
+            Duration::from_secs(config.alerts.every_s.max(1)),
+            config.alerts.oldest_pending_s,
+            stop.clone(),
+        ));
         Ok(Self { workers, wake, metrics, tasks, stop, ready: Arc::new(AtomicBool::new(false)) })
     }
 

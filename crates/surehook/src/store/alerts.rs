@@ -1,9 +1,10 @@
-//! The table `alerts`: what an operator must know of or act on.
+//! The table `alerts`: what an operator must know of or act on. [`super::watch`] tells of it.
 
 use jiff::Timestamp;
 use serde::Serialize;
 use surehook_outbox::store::{Database, DatabaseError};
 use tokio_postgres::GenericClient;
+use uuid::Uuid;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -19,15 +20,27 @@ pub enum AlertKind {
     RefsUnreadable,
     /// Some refs cannot be recorded; the others are told.
     RefsSetAside,
+    /// An endpoint has dead letters that nobody has replayed.
+    DeadLetters,
+    /// An endpoint answered 410 and is paused.
+    EndpointGone,
+    /// What waits for an endpoint has waited for too long.
+    OldestPending,
+    /// Work is due, and no worker is alive.
+    WorkersAway,
 }
 
 /// All kinds, with their names in the database.
-pub const KINDS: [(AlertKind, &str); 5] = [
+pub const KINDS: [(AlertKind, &str); 9] = [
     (AlertKind::StorageUnavailable, "storage_unavailable"),
     (AlertKind::RepositoryUnavailable, "repository_unavailable"),
     (AlertKind::RepositoryHeld, "repository_held"),
     (AlertKind::RefsUnreadable, "refs_unreadable"),
     (AlertKind::RefsSetAside, "refs_set_aside"),
+    (AlertKind::DeadLetters, "dead_letters"),
+    (AlertKind::EndpointGone, "endpoint_gone"),
+    (AlertKind::OldestPending, "oldest_pending"),
+    (AlertKind::WorkersAway, "workers_away"),
 ];
 
 impl AlertKind {
@@ -48,9 +61,11 @@ pub enum AlertChange {
     Unchanged,
 }
 
-/// An open alert.
-#[derive(Clone, Debug)]
-pub struct OpenAlert {
+/// An occurrence of something that is wrong. Serialised with the names of the columns.
+#[derive(Clone, Debug, Serialize)]
+pub struct Alert {
+    /// Names this occurrence.
+    pub alert_id: Uuid,
     /// Its kind, as the database says it.
     pub kind: String,
     /// The id of what it is about.
@@ -59,6 +74,21 @@ pub struct OpenAlert {
     pub details: String,
     /// Since when.
     pub opened_at: Timestamp,
+    /// Until when; None: it is open.
+    pub resolved_at: Option<Timestamp>,
+}
+
+impl Alert {
+    pub(super) fn read(row: &tokio_postgres::Row) -> Result<Self, DatabaseError> {
+        Ok(Self {
+            alert_id: row.try_get("alert_id")?,
+            kind: row.try_get("kind")?,
+            subject: row.try_get("subject")?,
+            details: row.try_get("details")?,
+            opened_at: row.try_get("opened_at")?,
+            resolved_at: row.try_get("resolved_at")?,
+        })
+    }
 }
 
 /// Opens an alert, or brings the wording of the open one up to date. May be repeated.
@@ -96,24 +126,20 @@ pub async fn resolve<C: GenericClient + Sync>(
 }
 
 /// The open alerts, oldest first.
-pub async fn list_open(database: &Database) -> Result<Vec<OpenAlert>, DatabaseError> {
+pub async fn list_open(database: &Database) -> Result<Vec<Alert>, DatabaseError> {
+    list(database, "resolved_at IS NULL ORDER BY opened_at, kind, subject").await
+}
+
+/// Alerts with those that are resolved, newest first.
+pub async fn list_all(database: &Database) -> Result<Vec<Alert>, DatabaseError> {
+    list(database, "true ORDER BY opened_at DESC, kind, subject").await
+}
+
+async fn list(database: &Database, which: &str) -> Result<Vec<Alert>, DatabaseError> {
     let session = database.session().await?;
-    let rows = session
-        .query(
-            "SELECT kind, subject, details, opened_at FROM alerts WHERE resolved_at IS NULL ORDER BY opened_at, kind, subject LIMIT 1000",
-            &[],
-        )
-        .await?;
-    rows.iter()
-        .map(|row| {
-            Ok(OpenAlert {
-                kind: row.try_get(0)?,
-                subject: row.try_get(1)?,
-                details: row.try_get(2)?,
-                opened_at: row.try_get(3)?,
-            })
-        })
-        .collect()
+    let sql =
+        format!("SELECT alert_id, kind, subject, details, opened_at, resolved_at FROM alerts WHERE {which} LIMIT 1000");
+    session.query(&sql, &[]).await?.iter().map(Alert::read).collect()
 }
 
 /// How many alerts of each kind are open, each kind named.

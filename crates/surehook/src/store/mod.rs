@@ -6,6 +6,7 @@ pub mod announce;
 pub mod lookup;
 pub mod repositories;
 pub mod tokens;
+pub mod watch;
 
 use surehook_outbox::store::migrate::Migration;
 

@@ -6,6 +6,7 @@
 )]
 
 mod access;
+mod alerts;
 mod deliveries;
 mod faults;
 mod history;

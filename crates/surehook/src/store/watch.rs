@@ -1,0 +1,137 @@
+//! The watch over the outbox: opens and resolves alerts about it, and enqueues an event for each beginning and end of an
+//! alert of any kind, in one transaction.
+
+use surehook_outbox::send::PAGERDUTY;
+use surehook_outbox::store::{Database, DatabaseError};
+use surehook_outbox::{NewEvent, Rendering, enqueue_many};
+
+use super::alerts::{Alert, AlertKind};
+
+/// The type of the events that tell of alerts. Only endpoints that name it receive them.
+pub const ALERT_EVENT: &str = "surehook.alert";
+
+/// The kinds that [`watch`] opens and resolves; the others are noticed where they happen.
+const WATCHED: [AlertKind; 4] =
+    [AlertKind::DeadLetters, AlertKind::EndpointGone, AlertKind::OldestPending, AlertKind::WorkersAway];
+
+/// What is wrong with the outbox at this moment. Endpoints for alerts are left out: an alert never tells of itself.
+const CONDITIONS: &str = "
+    WITH watched AS (
+        SELECT endpoint_id, name, state, state_reason FROM endpoints
+         WHERE state <> 'removed' AND event_types IS DISTINCT FROM ARRAY['surehook.alert']
+    ), waiting AS (
+        SELECT l.endpoint_id, min(h.created_at) AS since, sum(l.last_seq - l.done_seq)::bigint AS pending
+          FROM outbox_lanes AS l
+          LEFT JOIN LATERAL (SELECT d.created_at FROM outbox_deliveries AS d WHERE d.lane_id = l.lane_id AND d.seq = l.done_seq + 1 LIMIT 1) AS h ON true
+         WHERE l.ready_at IS NOT NULL GROUP BY l.endpoint_id
+    )
+    SELECT 'dead_letters' AS kind, w.endpoint_id::text AS subject,
+           format('%s of endpoint %s: %s; the last since %s', CASE count(*) WHEN 1 THEN 'a dead letter' ELSE count(*) || ' dead letters' END, w.name,
+                  string_agg(DISTINCT q.reason, ', '), to_char(max(q.failed_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') || ' UTC') AS details
+      FROM outbox_dlq AS q JOIN watched AS w ON w.endpoint_id = q.endpoint_id WHERE q.state = 'dead' GROUP BY w.endpoint_id, w.name
+    UNION ALL
+    SELECT 'endpoint_gone', endpoint_id::text, format('endpoint %s is paused: %s', name, state_reason)
+      FROM watched WHERE state = 'paused' AND starts_with(state_reason, 'it answered 410')
+    UNION ALL
+    SELECT 'oldest_pending', w.endpoint_id::text,
+           format('%s for endpoint %s; the oldest since %s', CASE x.pending WHEN 1 THEN 'a delivery waits' ELSE x.pending || ' deliveries wait' END, w.name,
+                  to_char(x.since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') || ' UTC')
+      FROM watched AS w JOIN waiting AS x ON x.endpoint_id = w.endpoint_id
+     WHERE x.since < clock_timestamp() - $1 * interval '1 second'
+    UNION ALL
+    SELECT 'workers_away', 'outbox', 'deliveries are due, and no worker has been alive for 30 seconds'
+     WHERE EXISTS (SELECT 1 FROM outbox_lanes AS l JOIN watched AS w ON w.endpoint_id = l.endpoint_id AND w.state = 'active'
+                    WHERE l.ready_at < clock_timestamp() - interval '30 seconds')
+       AND NOT EXISTS (SELECT 1 FROM outbox_workers WHERE heartbeat_at > clock_timestamp() - interval '30 seconds')";
+
+/// What a turn of the watch did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// Events that were enqueued.
+    pub told: usize,
+}
+
+/// One turn: opens and resolves what the outbox shows, and enqueues an event for each beginning and end that was not told,
+/// rendered by `render` (an event's id, native body and PagerDuty body). All of it commits together or not at all. One
+/// process at a time; a turn that finds another at work does nothing. May be repeated.
+pub async fn watch(
+    database: &Database,
+    oldest_pending_s: u64,
+    render: impl Fn(&Alert) -> RenderedAlert,
+) -> Result<Watched, DatabaseError> {
+    let mut session = database.session().await?;
+    let transaction = session.transaction().await?;
+    let is_mine: bool = transaction
+        .query_one("SELECT pg_try_advisory_xact_lock(hashtext('surehook.alerts'))", &[])
+        .await?
+        .try_get(0)?;
+    if !is_mine {
+        return Ok(Watched::default());
+    }
+    let limit = i32::try_from(oldest_pending_s).unwrap_or(i32::MAX);
+    let conditions = transaction.query(CONDITIONS, &[&f64::from(limit)]).await?;
+    let column = |name: &str| conditions.iter().map(|row| row.try_get(name)).collect::<Result<Vec<String>, _>>();
+    let (kinds, subjects, details) = (column("kind")?, column("subject")?, column("details")?);
+    transaction
+        .execute(
+            "INSERT INTO alerts (kind, subject, details) SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
+             ON CONFLICT (kind, subject) WHERE resolved_at IS NULL DO UPDATE SET details = excluded.details
+             WHERE alerts.details <> excluded.details",
+            &[&kinds, &subjects, &details],
+        )
+        .await?;
+    transaction
+        .execute(
+            "UPDATE alerts SET resolved_at = greatest(now(), opened_at)
+              WHERE resolved_at IS NULL AND kind = ANY ($1)
+                AND (kind, subject) NOT IN (SELECT * FROM unnest($2::text[], $3::text[]))",
+            &[&WATCHED.map(AlertKind::as_str).as_slice(), &kinds, &subjects],
+        )
+        .await?;
+    let told = tell(&transaction, render).await?;
+    transaction.commit().await?;
+    Ok(Watched { told })
+}
+
+/// The bodies of an event about an alert.
+#[derive(Clone, Debug)]
+pub struct RenderedAlert {
+    /// For endpoints of the native format.
+    pub native: Vec<u8>,
+    /// For endpoints of the PagerDuty format, without the routing key.
+    pub pagerduty: Vec<u8>,
+}
+
+async fn tell(
+    transaction: &deadpool_postgres::Transaction<'_>,
+    render: impl Fn(&Alert) -> RenderedAlert,
+) -> Result<usize, DatabaseError> {
+    let rows = transaction
+        .query(
+            "UPDATE alerts SET told = CASE WHEN told IS NULL THEN 'open' ELSE 'resolved' END
+              WHERE told IS NULL OR (told = 'open' AND resolved_at IS NOT NULL)
+            RETURNING alert_id, kind, subject, details, opened_at, CASE told WHEN 'resolved' THEN resolved_at END AS resolved_at",
+            &[],
+        )
+        .await?;
+    let untold = rows.iter().map(Alert::read).collect::<Result<Vec<_>, DatabaseError>>()?;
+    for alert in &untold {
+        let bodies = render(alert);
+        let aggregate = format!("surehook.alerts/{}/{}", alert.kind, alert.subject);
+        let event = NewEvent {
+            event_type: ALERT_EVENT,
+            aggregate_id: &aggregate,
+            payload: &bodies.native,
+            ..NewEvent::default()
+        };
+        let rendering = Rendering {
+            event: 0,
+            format: PAGERDUTY,
+            webhook_name: ALERT_EVENT,
+            headers: "{}",
+            body: &bodies.pagerduty,
+        };
+        enqueue_many(&**transaction, &[event], &[PAGERDUTY], &[rendering]).await?;
+    }
+    Ok(untold.len())
+}
