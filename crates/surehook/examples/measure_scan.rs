@@ -3,12 +3,7 @@
 //!     cargo run --release -p surehook --example measure_scan
 //!
 //! Starts its own PostgreSQL (server programs 15 or later) and git, and prints the tables of docs/measurements.md.
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::print_stdout,
-    reason = "a measurement prints, and ends where it cannot go on"
-)]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement prints, and ends where it cannot go on")]
 
 use std::path::Path;
 use std::sync::Arc;
