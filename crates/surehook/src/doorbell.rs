@@ -51,6 +51,9 @@ impl Bell {
         let shared = geteuid().is_root();
         if let Some(folder) = path.parent() {
             make_folder(folder, shared)?;
+            if shared {
+                remove_dead_bells(folder);
+            }
         }
         // Under another name first: whoever finds the socket at its place may ring.
         let mut fresh = path.as_os_str().to_owned();
@@ -125,6 +128,19 @@ fn make_folder(folder: &Path, shared: bool) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!("{} is no folder that only we may write to", folder.display())))
+}
+
+/// A server that was killed leaves its socket, and its data may never be served again. What cannot be removed does no harm.
+fn remove_dead_bells(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|extension| extension == "bell") {
+            let listened_to = UnixDatagram::unbound().and_then(|caller| caller.connect(&path));
+            if listened_to.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+    }
 }
 
 fn remove(path: &Path) -> io::Result<()> {
