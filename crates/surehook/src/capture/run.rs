@@ -394,10 +394,15 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
+/// Whether what was in the transaction made it fail, and not the state of the server: full, stopping, damaged, read-only.
 fn is_about_the_content(error: &AnnounceError) -> bool {
+    let of_the_server = |code: &str| ["25", "53", "57", "58", "XX"].iter().any(|class| code.starts_with(class));
     match error {
         AnnounceError::Database(error) => {
-            !error.is_away() && !store::is_contention(error) && error.sqlstate() != Some(FORMAT_NOT_RENDERED)
+            !error.is_away()
+                && !store::is_contention(error)
+                && error.sqlstate() != Some(FORMAT_NOT_RENDERED)
+                && !error.sqlstate().is_some_and(of_the_server)
         }
         _ => false,
     }

@@ -162,6 +162,8 @@ impl GitBackend for Backend {
             match self.announcer.announce(repository_id, hints).await {
                 Ok(announced) => PushOutcome::Announced(announced.events),
                 Err(error) => {
+                    // The next push waits until this one is recorded.
+                    self.caught_up().remove(&repository_id);
                     let told = words(&error).to_owned();
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(repository, %repository_id, error, "the push is on disk, its events follow");

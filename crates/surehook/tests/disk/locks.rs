@@ -51,7 +51,7 @@ pub(crate) fn kill(signal: &str, pids: &[u32]) {
     }
 }
 
-fn leftovers(bare: &Path) -> Vec<PathBuf> {
+pub(crate) fn leftovers(bare: &Path) -> Vec<PathBuf> {
     let mut found = surehook::git::stale::ref_locks(bare).unwrap();
     let objects = std::fs::read_dir(bare.join("objects")).unwrap().flatten().map(|entry| entry.path());
     found.extend(objects.filter(|path| path.to_string_lossy().contains("incoming-")));

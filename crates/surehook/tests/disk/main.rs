@@ -7,6 +7,7 @@
 )]
 
 mod doubt;
+mod full;
 mod locks;
 mod upkeep;
 #[path = "../serve/world.rs"]
