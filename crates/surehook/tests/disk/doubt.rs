@@ -18,8 +18,9 @@ async fn until_alerts(world: &World, expected: &[&str]) {
     assert!(met.is_some(), "{expected:?} never came, but {:?}", alerts(world).await);
 }
 
+/// Pushes that were told; alerts go out as events too.
 async fn events(world: &World) -> i64 {
-    world.count("SELECT count(*) FROM outbox_events").await
+    world.count("SELECT count(*) FROM outbox_events WHERE event_type = 'RepositoryPushed'").await
 }
 
 async fn until_events(world: &World, expected: i64) {

@@ -117,7 +117,7 @@ impl World {
         let config = self.data().join("surehook.toml");
         std::fs::write(
             &config,
-            "[stop]\ngrace_s = 2\n[scan]\nevery_s = 1\n[worker]\npoll_ms = 100\n[alerts]\nevery_s = 1\n",
+            "[stop]\ngrace_s = 2\n[scan]\nevery_s = 1\n[upkeep]\nevery_s = 1\n[worker]\npoll_ms = 100\n[alerts]\nevery_s = 1\n",
         )
         .unwrap();
         self.start_with(url, &["serve", "--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()])
