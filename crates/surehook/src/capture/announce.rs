@@ -25,6 +25,8 @@ pub struct Hints {
     pub pusher: Option<String>,
     /// The options of the push, as bytes.
     pub push_options: Vec<Vec<u8>>,
+    /// The refs that the push asked to delete: that these are gone is no reason to doubt the disk.
+    pub deletions: Vec<Vec<u8>>,
     /// The refs that the push asked for; empty: any. With it, pushes that are announced together are told apart.
     pub refs: Vec<Vec<u8>>,
 }
@@ -153,6 +155,7 @@ impl Announcer {
                 cursors: &cursors,
                 aside: &[],
                 only: None,
+                deletions: &[],
                 confirmed: false,
             };
             read_baseline(&question)

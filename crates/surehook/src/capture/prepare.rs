@@ -36,6 +36,8 @@ pub struct Question<'a> {
     pub aside: &'a [Vec<u8>],
     /// One ref alone.
     pub only: Option<&'a [u8]>,
+    /// Refs that a push asked to delete.
+    pub deletions: &'a [Vec<u8>],
     /// Whether an operator has confirmed that many refs may be gone.
     pub confirmed: bool,
 }
@@ -80,7 +82,7 @@ pub enum Doubt {
 pub fn prepare(question: &Question<'_>, limits: &Limits, cache: &FactsCache) -> Result<Prepared, Doubt> {
     let repository = open(question)?;
     let kind = repository.object_hash();
-    let mut found = snapshot::look(question.git_dir, kind, question.cursors);
+    let mut found = snapshot::look(question.git_dir, kind, question.cursors, question.deletions);
     open(question)?;
     if let Some(reason) = found.unreadable {
         return Err(Doubt::Unavailable(format!("its refs cannot be read: {reason}")));

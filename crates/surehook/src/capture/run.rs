@@ -213,6 +213,7 @@ impl Run<'_> {
         };
         let (git_dir, repository_id) = (self.git_dir.clone(), self.repository.repository_id);
         let object_format = self.repository.object_format.clone();
+        let deletions: Vec<Vec<u8>> = self.hints.iter().flat_map(|hints| hints.deletions.iter().cloned()).collect();
         let (confirmed, limits, cache) = (self.confirmed, self.announcer.limits, Arc::clone(&self.cache));
         let read = move || {
             let question = Question {
@@ -222,6 +223,7 @@ impl Run<'_> {
                 cursors: &cursors,
                 aside: &aside,
                 only: only.as_deref(),
+                deletions: &deletions,
                 confirmed: confirmed == Confirmed::Yes,
             };
             prepare(&question, &limits, &cache)

@@ -1,6 +1,6 @@
 //! Reads refs and their logs so that both belong to the same moment, and derives what is to be told. Blocking; writes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -39,9 +39,14 @@ pub fn log_path(git_dir: &Path, name: &[u8]) -> PathBuf {
     git_dir.join("logs").join(OsStr::from_bytes(name))
 }
 
-/// Reads the repository and derives what is to be told of each ref. The caller checks, before and after, that this is the
-/// repository that it takes it for.
-pub fn look(git_dir: &Path, kind: gix::hash::Kind, cursors: &BTreeMap<Vec<u8>, Cursor>) -> Found {
+/// Reads the repository and derives what is to be told of each ref. `deletions` names refs that may be gone: a push asked for
+/// it. The caller checks, before and after, that this is the repository that it takes it for.
+pub fn look(
+    git_dir: &Path,
+    kind: gix::hash::Kind,
+    cursors: &BTreeMap<Vec<u8>, Cursor>,
+    deletions: &[Vec<u8>],
+) -> Found {
     let mut found = Found::default();
     let all = Refs::read(git_dir, kind);
     if let Some(reason) = all.doubt_of_all() {
@@ -80,7 +85,9 @@ pub fn look(git_dir: &Path, kind: gix::hash::Kind, cursors: &BTreeMap<Vec<u8>, C
     let is_known = |name: &Vec<u8>| cursors.get(name).is_some_and(|cursor| !cursor.value.is_null());
     let known = cursors.keys().filter(|name| is_known(name)).count();
     let ends_gone = |chain: &Vec<Transition>| chain.last().is_some_and(|step| step.after.is_null());
-    let gone = found.chains.iter().filter(|(name, chain)| ends_gone(chain) && is_known(name)).count();
+    let asked: BTreeSet<&Vec<u8>> = deletions.iter().collect();
+    let vanished = |name: &Vec<u8>| is_known(name) && !asked.contains(name);
+    let gone = found.chains.iter().filter(|(name, chain)| ends_gone(chain) && vanished(name)).count();
     found.disappearance = Some(judge_disappearance(known, gone)).filter(|judged| *judged != Disappearance::Ordinary);
     found.unknown.sort();
     found.unknown.dedup();

@@ -122,6 +122,8 @@ pub struct PushHints {
     pub pusher: Option<String>,
     /// `git push -o …`, in order, as bytes.
     pub push_options: Vec<Vec<u8>>,
+    /// The refs that it asked to delete, as bytes.
+    pub deletions: Vec<Vec<u8>>,
     /// The address that the push came from.
     pub remote: Option<String>,
 }

@@ -36,8 +36,8 @@ pub struct PushHead {
     pub framing: Framing,
     /// How many ref updates the client asked for.
     pub commands: usize,
-    /// Whether one of them deletes a ref.
-    pub deletes: bool,
+    /// The refs that they delete, as bytes.
+    pub deletions: Vec<Vec<u8>>,
     /// The push options in their order, as bytes.
     pub options: Vec<Vec<u8>>,
 }
@@ -167,8 +167,14 @@ impl HeadParser {
 
     fn note_command(&mut self, line: &[u8]) -> Result<(), HeadError> {
         self.head.commands += 1;
-        let new = line.split(|byte| *byte == b' ').nth(1);
-        self.head.deletes |= new.is_some_and(|new| !new.is_empty() && new.iter().all(|byte| *byte == b'0'));
+        let command = line.trim_ascii_end().split(|byte| *byte == 0).next().unwrap_or_default();
+        let mut words = command.splitn(3, |byte| *byte == b' ').skip(1);
+        if let (Some(new), Some(name)) = (words.next(), words.next())
+            && !new.is_empty()
+            && new.iter().all(|byte| *byte == b'0')
+        {
+            self.head.deletions.push(name.to_vec());
+        }
         if self.head.commands > self.limits.refs_max { Err(HeadError::TooManyRefs) } else { Ok(()) }
     }
 
@@ -258,9 +264,10 @@ mod tests {
         ]
         .concat();
         for commands in [plain, signed] {
-            assert!(read(&[commands, FLUSH.to_vec()].concat(), 11).unwrap().1.deletes);
+            let head = read(&[commands, FLUSH.to_vec()].concat(), 11).unwrap().1;
+            assert_eq!(head.deletions, [b"refs/heads/b".to_vec()]);
         }
-        assert!(!read(&[command("refs/heads/a", ""), FLUSH.to_vec()].concat(), 11).unwrap().1.deletes);
+        assert!(read(&[command("refs/heads/a", ""), FLUSH.to_vec()].concat(), 11).unwrap().1.deletions.is_empty());
     }
 
     #[test]

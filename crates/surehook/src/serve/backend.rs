@@ -158,7 +158,8 @@ impl GitBackend for Backend {
         Box::pin(async move {
             let repository_id = granted.repository.id;
             let repository = granted.repository.name.as_str();
-            let hints = Hints { pusher: hints.pusher, push_options: hints.push_options, refs: Vec::new() };
+            let PushHints { pusher, push_options, deletions, remote: _ } = hints;
+            let hints = Hints { pusher, push_options, deletions, refs: Vec::new() };
             match self.announcer.announce(repository_id, hints).await {
                 Ok(announced) => PushOutcome::Announced(announced.events),
                 Err(error) => {

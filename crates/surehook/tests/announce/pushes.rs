@@ -11,7 +11,7 @@ async fn a_push_is_one_event_and_a_repeated_announce_none() {
     let world = World::new().await;
     let repo = world.repository("team/app").await;
     let (_, commit) = world.seeded(&repo).await;
-    let hints = Hints { pusher: Some("ada".into()), push_options: vec![b"ci.skip".to_vec()], refs: Vec::new() };
+    let hints = Hints { pusher: Some("ada".into()), push_options: vec![b"ci.skip".to_vec()], ..Hints::default() };
     let announced = world.announcer.announce(repo.id, hints).await.unwrap();
     assert_eq!((announced.events, announced.last_sequence), (1, Some(1)));
     assert_eq!(world.announce(&repo).await.events, 0);

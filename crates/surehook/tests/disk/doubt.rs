@@ -188,3 +188,19 @@ async fn a_mass_disappearance_waits_for_the_operators_word() {
     work.ok(["push", "--quiet", "origin", "HEAD:main"]).await;
     assert_eq!(events(&world).await, 49);
 }
+
+#[tokio::test]
+async fn a_push_that_deletes_most_refs_is_told_like_any_other() {
+    let world = World::new().await;
+    let server = world.serve();
+    let url = world.repository(&server, "app");
+    let work = world.checkout(&url).await;
+    work.commit("file", "1").await;
+    let refs = |before: &str| -> Vec<String> { (0..24).map(|n| format!("{before}:refs/heads/b{n}")).collect() };
+    let push = |refs: Vec<String>| [vec!["push".to_owned(), "--quiet".into(), "origin".into()], refs].concat();
+    work.ok(push(refs("HEAD"))).await;
+    work.ok(push(refs(""))).await;
+    until_events(&world, 48).await;
+    // A scan that came between git and the push's own look may have doubted for a moment.
+    until_alerts(&world, &[]).await;
+}

@@ -130,7 +130,7 @@ impl Push {
         let mut head = lock(&self.head);
         match head.push(piece) {
             // git does nothing before it has the last command.
-            Ok(Progress::Complete) if head.head().deletes => Ok(Passage::WhenTold),
+            Ok(Progress::Complete) if !head.head().deletions.is_empty() => Ok(Passage::WhenTold),
             Ok(Progress::Reading | Progress::Complete) => Ok(Passage::Free),
             Err(HeadError::NotAPush) => Err(BodyFault::Refused("it does not begin with commands")),
             Err(HeadError::TooManyRefs) => Err(BodyFault::OverLimit("too many refs in one push")),
@@ -196,8 +196,12 @@ impl Push {
         let inner = &self.service.inner;
         let head = self.head();
         let (repository, commands) = (self.granted.repository.name.clone(), head.commands);
-        let hints =
-            PushHints { pusher: self.granted.pusher.clone(), push_options: head.options, remote: self.remote.clone() };
+        let hints = PushHints {
+            pusher: self.granted.pusher.clone(),
+            push_options: head.options,
+            deletions: head.deletions,
+            remote: self.remote.clone(),
+        };
         let (granted, backend) = (self.granted.clone(), std::sync::Arc::clone(&inner.backend));
         let mut pushed = inner.tasks.spawn(async move { backend.pushed(&granted, hints).await });
         let give_up = Instant::now() + inner.settings.hold_max;
