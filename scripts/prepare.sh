@@ -139,6 +139,7 @@ prepare_tests() {
     set --
     { [ -x /usr/sbin/sshd ] && have ssh; } || set -- openssh-server openssh-client
     have gitolite || set -- "$@" gitolite3
+    have promtool || set -- "$@" prometheus
     [ $# -gt 0 ] || return 0
     if have apt-get && [ "$(id -u)" = 0 ]; then
         # The tests start servers of their own: none of the system's is to come up because of them. Debian asks this file.
@@ -153,13 +154,13 @@ prepare_tests() {
         [ -z "$ours" ] || rm -f "$policy"
         hash -r
     fi
-    { [ -x /usr/sbin/sshd ] && have ssh && have gitolite; } && return 0
-    say "tests over SSH and with gitolite will not be run: $* missing"
+    { [ -x /usr/sbin/sshd ] && have ssh && have gitolite && have promtool; } && return 0
+    say "tests over SSH, with gitolite and with promtool will not be run where these are missing: $*"
     if have apt-get; then
-        say "type:  sudo apt-get install -y --no-install-recommends openssh-server openssh-client gitolite3"
-        say "       (a server of your own is not needed:  sudo systemctl disable --now ssh)"
+        say "type:  sudo apt-get install -y --no-install-recommends openssh-server openssh-client gitolite3 prometheus"
+        say "       (their servers are not needed:  sudo systemctl disable --now ssh prometheus)"
     else
-        say "install OpenSSH's server and client, and gitolite 3"
+        say "install OpenSSH's server and client, gitolite 3, and Prometheus' promtool"
     fi
 }
 

@@ -97,6 +97,8 @@ async fn old_lines_of_logs_and_what_nothing_reaches_go() {
     world.until("all is told", "SELECT (count(*) = 6 + 7 + 6)::int::bigint FROM outbox_events").await;
     let log = bare.join("logs/refs/heads/main");
     assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 7);
+    // Upkeep notes its first look there.
+    until("the first look of upkeep", || bare.join("surehook-upkeep").exists()).await;
     for path in
         files(&bare.join("objects")).iter().chain([&log, &bare.join("logs/HEAD"), &bare.join("surehook-upkeep")])
     {

@@ -10,6 +10,7 @@ mod alerts;
 mod deliveries;
 mod faults;
 mod history;
+mod metrics;
 mod restore;
 mod stops;
 mod world;
