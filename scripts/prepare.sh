@@ -134,7 +134,7 @@ prepare() {
     export PATH
 }
 
-# What some tests need beside that: an SSH server and gitolite. Without them these tests say that they were not run.
+# What some tests need beside that: an SSH server, gitolite and promtool. Without them these tests say that they were not run.
 prepare_tests() {
     set --
     { [ -x /usr/sbin/sshd ] && have ssh; } || set -- openssh-server openssh-client
