@@ -188,9 +188,9 @@ async fn answer(service: &GitService, request: Request) -> Result<Response, Refu
         }
         Kind::Answer(half) => {
             request::check_content_type(request.headers(), half)?;
-            let granted = allow(service, half, &name, &caller).await?;
+            let granted = allow(service, half, &name, &caller).await;
             match half {
-                Service::UploadPack => fetch::upload_pack(service, granted, &caller, request).await,
+                Service::UploadPack => fetch::upload_pack(service, granted?, &caller, request).await,
                 Service::ReceivePack => push::receive_pack(service, granted, &caller, request).await,
             }
         }

@@ -15,7 +15,7 @@ use surehook_outbox::crash::point;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStdout;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::body::{BodyFault, Feed, Opening, Passage, RequestBody};
 use super::client::{self, Client};
@@ -42,10 +42,14 @@ const BROKEN: &str = "surehook: git ended before it could report; fetch to see w
 /// `git-receive-pack`.
 pub(super) async fn receive_pack(
     service: &GitService,
-    granted: Granted,
+    granted: Result<Granted, Refused>,
     caller: &Caller,
     request: Request,
 ) -> Result<Response, Refused> {
+    let granted = match granted {
+        Err(refused) if refused.for_now().is_none() => return Err(refused),
+        granted => granted,
+    };
     let inner = &service.inner;
     let settings = &inner.settings;
     let (parts, body) = request.into_parts();
@@ -58,11 +62,22 @@ pub(super) async fn receive_pack(
         Opening::All(bytes) if bytes.is_empty() => return Err(BodyFault::Refused("it is empty").into()),
         Opening::All(bytes) | Opening::More(bytes) => bytes,
     };
-    let slot = service.slot(Service::ReceivePack).await?;
-    inner.backend.prepare_push(&granted).await?;
-    let process = service.start(Service::ReceivePack, Turn::Answer, &granted, caller).await?;
-    let (client, answer) = client::pair(settings.client_stall_max);
     let limits = HeadLimits { refs_max: settings.refs_per_push_max, option_bytes_max: settings.push_option_bytes_max };
+    let ready = async {
+        let granted = granted?;
+        let slot = service.slot(Service::ReceivePack).await?;
+        inner.backend.prepare_push(&granted).await?;
+        let process = service.start(Service::ReceivePack, Turn::Answer, &granted, caller).await?;
+        Ok((granted, slot, process))
+    };
+    let (granted, slot, process) = match ready.await {
+        Ok(ready) => ready,
+        Err(refused) => {
+            let framing = timeout(settings.drain_max, framing_of(first, body, HeadParser::new(limits))).await;
+            return refuse(refused, framing.unwrap_or_default());
+        }
+    };
+    let (client, answer) = client::pair(settings.client_stall_max);
     let push = Push {
         service: service.clone(),
         granted,
@@ -73,6 +88,33 @@ pub(super) async fn receive_pack(
     point("push.git_started");
     inner.tasks.spawn(push.run(process, slot, body, first, client));
     answer.response(&content_type).await
+}
+
+/// Reads the whole body, so that the client comes to read the answer, and finds out how it may be framed.
+async fn framing_of(first: Bytes, mut body: RequestBody, mut head: HeadParser) -> Framing {
+    let mut piece = Some(Ok(first));
+    let mut is_head = true;
+    while let Some(Ok(bytes)) = piece {
+        is_head = is_head && matches!(head.push(&bytes), Ok(Progress::Reading));
+        piece = body.next().await;
+    }
+    head.head().framing
+}
+
+/// Once git has begun to push it shows the number of a status and no word of the answer. What is refused for the moment is
+/// therefore said beside the answer that it expects, where that has room for it.
+fn refuse(refused: Refused, framing: Framing) -> Result<Response, Refused> {
+    match refused.for_now() {
+        Some(words) if framing == Framing::SideBand => {
+            Ok(reply::from_git(&reply::result_type(Service::ReceivePack), Body::from(last_words(words))))
+        }
+        _ => Err(refused),
+    }
+}
+
+/// A whole answer that makes git print the words and fail.
+fn last_words(words: &str) -> Bytes {
+    [&pktline::fatal(words)[..], FLUSH].concat().into()
 }
 
 /// One push, from its first command to its announcement.
@@ -238,13 +280,22 @@ impl Push {
     async fn conclude(&self, ending: Ending, mut client: Client) {
         let fault = *lock(&self.fault);
         match (ending, fault) {
-            (_, Some(fault)) => client.refuse(fault.into()),
+            (_, Some(fault)) => {
+                let refused = Refused::from(fault);
+                match refused.for_now() {
+                    Some(words) if !client.has_begun() && self.framing() == Framing::SideBand => {
+                        client.send(last_words(words)).await;
+                        client.end();
+                    }
+                    _ => client.refuse(refused),
+                }
+            }
             (Ending::Whole(held), None) => {
                 client.send(held).await;
                 client.end();
             }
             (Ending::Broken, None) if self.framing() == Framing::SideBand => {
-                client.send([&pktline::fatal(BROKEN)[..], FLUSH].concat().into()).await;
+                client.send(last_words(BROKEN)).await;
                 client.end();
             }
             (Ending::Broken, None) => client.refuse(Refused::internal(BROKEN)),

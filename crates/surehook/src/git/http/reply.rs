@@ -50,6 +50,11 @@ impl Refused {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("the content type must be {expected}"))
     }
 
+    /// The sentence, if trying again later may help.
+    pub(super) fn for_now(&self) -> Option<&str> {
+        (self.status == StatusCode::SERVICE_UNAVAILABLE).then_some(&self.text)
+    }
+
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::from(format!("{}\n", self.text)));
         *response.status_mut() = self.status;
