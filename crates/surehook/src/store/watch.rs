@@ -52,7 +52,7 @@ pub struct Watched {
 }
 
 /// One turn: opens and resolves what the outbox shows, and enqueues an event for each beginning and end that was not told,
-/// rendered by `render` (an event's id, native body and PagerDuty body). All of it commits together or not at all. One
+/// with the bodies that `render` gives. All of it commits together or not at all. One
 /// process at a time; a turn that finds another at work does nothing. May be repeated.
 pub async fn watch(
     database: &Database,
@@ -115,23 +115,20 @@ async fn tell(
         )
         .await?;
     let untold = rows.iter().map(Alert::read).collect::<Result<Vec<_>, DatabaseError>>()?;
-    for alert in &untold {
-        let bodies = render(alert);
-        let aggregate = format!("surehook.alerts/{}/{}", alert.kind, alert.subject);
-        let event = NewEvent {
-            event_type: ALERT_EVENT,
-            aggregate_id: &aggregate,
-            payload: &bodies.native,
-            ..NewEvent::default()
-        };
-        let rendering = Rendering {
-            event: 0,
-            format: PAGERDUTY,
-            webhook_name: ALERT_EVENT,
-            headers: "{}",
-            body: &bodies.pagerduty,
-        };
-        enqueue_many(&**transaction, &[event], &[PAGERDUTY], &[rendering]).await?;
+    if untold.is_empty() {
+        return Ok(0);
     }
+    let aggregates: Vec<String> =
+        untold.iter().map(|alert| format!("surehook.alerts/{}/{}", alert.kind, alert.subject)).collect();
+    let bodies: Vec<RenderedAlert> = untold.iter().map(render).collect();
+    let (mut events, mut renderings) = (Vec::new(), Vec::new());
+    for (event, (aggregate_id, bodies)) in aggregates.iter().zip(&bodies).enumerate() {
+        let payload = &bodies.native;
+        events.push(NewEvent { event_type: ALERT_EVENT, aggregate_id, payload, ..NewEvent::default() });
+        let (webhook_name, body) = (ALERT_EVENT, &bodies.pagerduty);
+        renderings.push(Rendering { event, format: PAGERDUTY, webhook_name, headers: "{}", body });
+    }
+    // One call, so that the lanes of all are locked in their order.
+    enqueue_many(&**transaction, &events, &[PAGERDUTY], &renderings).await?;
     Ok(untold.len())
 }
