@@ -16,10 +16,8 @@ use surehook::git::name::RepoName;
 use surehook::hosting::Storage;
 use surehook::payload::facts::Limits;
 use surehook::serve::{ServeSettings, Server};
-use surehook::store::REPOSITORIES;
 use surehook::store::tokens::{self, NewToken};
 use surehook_outbox::Database;
-use surehook_outbox::store::migrate::{OUTBOX, migrate};
 use surehook_testkit::git::{Checkout, Sandbox};
 
 const SCAN_REFS: usize = 10_000;
@@ -32,8 +30,7 @@ const PUSH_ROUNDS: usize = 3;
 async fn main() {
     let test = surehook_testkit::postgres::database("measure_scan", async |url| {
         let database = Database::connect(url, "prepare", 1).unwrap();
-        migrate(&database, "outbox", OUTBOX).await.unwrap();
-        migrate(&database, "repositories", REPOSITORIES).await.unwrap();
+        surehook::store::prepare(&database).await.unwrap();
         database.close().await;
     })
     .await;

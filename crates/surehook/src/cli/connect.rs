@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use surehook_outbox::Database;
-use surehook_outbox::store::migrate::{OUTBOX, migrate};
+use surehook_outbox::store::migrate::migrate;
 
 use super::failure::chain;
 use super::{CliError, Globals};
 use crate::embedded::{Embedded, Role};
-use crate::store::{INBOX, REPOSITORIES};
+use crate::store::{self, INBOX};
 
 /// A database that was connected to for a command.
 #[derive(Debug)]
@@ -70,10 +70,7 @@ async fn stop(embedded: &Embedded) {
 async fn open_database(url: &str, role: Role, sessions_max: usize) -> Result<Database, CliError> {
     let database = Database::connect(url, "surehook", sessions_max)?;
     match role {
-        Role::Surehook => {
-            migrate(&database, "outbox", OUTBOX).await?;
-            migrate(&database, "repositories", REPOSITORIES).await?;
-        }
+        Role::Surehook => store::prepare(&database).await?,
         Role::Receive => {
             migrate(&database, "inbox", INBOX).await?;
         }

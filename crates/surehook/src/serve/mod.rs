@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt;
-use surehook_outbox::store::migrate::{OUTBOX, migrate};
 use surehook_outbox::{Database, DatabaseError, Wake, Worker, WorkerSettings, sweep};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -34,7 +33,7 @@ use crate::git::command::{Git, GitError, GitSettings};
 use crate::git::http::{GitHttpSettings, GitService};
 use crate::hosting::{HostingError, Storage};
 use crate::payload::facts::Limits;
-use crate::store::REPOSITORIES;
+use crate::store;
 use crate::telemetry::metrics::Metrics;
 use crate::upkeep::{GiveWay, Upkeep};
 
@@ -147,7 +146,7 @@ impl Server {
         let ServeSettings { listen, database, data, config } = settings;
         let git = Git::new(GitSettings::default());
         let version = git.version().await?;
-        prepare_schema(&database).await?;
+        store::prepare(&database).await?;
         let storage = Storage::open(&data, &database).await?;
         let finished = storage.finish_leftovers().await?;
         if finished != Default::default() {
@@ -188,7 +187,7 @@ impl Server {
         database: Database,
         config: Config,
     ) -> Result<Self, ServeError> {
-        prepare_schema(&database).await?;
+        store::prepare(&database).await?;
         let listener = match listen {
             Some(address) => Some(bind(address).await?),
             None => None,
@@ -283,12 +282,6 @@ fn upkeep(database: &Database, storage: &Storage, config: &Config, engine: &Engi
         give_way,
         observer: Arc::new(move |task, ended| observed.observe_upkeep(task, ended)),
     }
-}
-
-async fn prepare_schema(database: &Database) -> Result<(), ServeError> {
-    migrate(database, "outbox", OUTBOX).await?;
-    migrate(database, "repositories", REPOSITORIES).await?;
-    Ok(())
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {

@@ -8,7 +8,8 @@ pub mod repositories;
 pub mod tokens;
 pub mod watch;
 
-use surehook_outbox::store::migrate::Migration;
+use surehook_outbox::store::migrate::{Migration, OUTBOX, migrate};
+use surehook_outbox::store::{Database, DatabaseError};
 
 pub mod inbox;
 
@@ -17,3 +18,10 @@ pub use inbox::INBOX;
 /// The schema of repositories, their announced refs, and tokens.
 pub const REPOSITORIES: &[Migration] =
     &[Migration { name: "20261202_repositories", sql: include_str!("../../migrations/20261202_repositories.sql") }];
+
+/// Brings the outbox and the repositories to this program's schema. May be repeated. Err: what was applied stays, each migration whole.
+pub async fn prepare(database: &Database) -> Result<(), DatabaseError> {
+    migrate(database, "outbox", OUTBOX).await?;
+    migrate(database, "repositories", REPOSITORIES).await?;
+    Ok(())
+}

@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use surehook::capture::announce::{Announced, Announcer, Hints};
 use surehook::capture::storage::read_or_create_id;
 use surehook::payload::facts::Limits;
-use surehook::store::REPOSITORIES;
 use surehook::store::repositories::{self, NewRepository, Origin, Repository};
 use surehook_outbox::store::Database;
-use surehook_outbox::store::migrate::{OUTBOX, migrate};
 use surehook_testkit::git::{Checkout, Sandbox};
 use surehook_testkit::postgres::{Client, TestDatabase, database};
 use uuid::Uuid;
@@ -56,8 +54,7 @@ impl World {
     pub(crate) async fn new() -> Self {
         let test_database = database("announce", async |url| {
             let database = Database::connect(url, "prepare", 1).unwrap();
-            migrate(&database, "outbox", OUTBOX).await.unwrap();
-            migrate(&database, "repositories", REPOSITORIES).await.unwrap();
+            surehook::store::prepare(&database).await.unwrap();
             database.close().await;
         })
         .await;

@@ -4,7 +4,6 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use surehook_outbox::Database;
-use surehook_outbox::store::migrate::{OUTBOX, migrate};
 use surehook_testkit::postgres::{Client, TestDatabase};
 use uuid::Uuid;
 
@@ -16,8 +15,7 @@ pub(crate) struct World {
 pub(crate) async fn world() -> World {
     let database = surehook_testkit::postgres::database("surehook", async |url| {
         let database = Database::connect(url, "test", 2).unwrap();
-        migrate(&database, "outbox", OUTBOX).await.unwrap();
-        migrate(&database, "repositories", surehook::store::REPOSITORIES).await.unwrap();
+        surehook::store::prepare(&database).await.unwrap();
         database.close().await;
     })
     .await;

@@ -8,7 +8,6 @@ use std::io::{BufRead, BufReader};
 
 use serde_json::Value;
 use surehook_outbox::Database;
-use surehook_outbox::store::migrate::{OUTBOX, migrate};
 use surehook_testkit::git::{Checkout, Sandbox};
 use surehook_testkit::postgres::{Client, TestDatabase};
 use surehook_testkit::{eventually, try_eventually};
@@ -41,8 +40,7 @@ impl World {
     pub(crate) async fn new() -> Self {
         let database = surehook_testkit::postgres::database("surehook", async |url| {
             let database = Database::connect(url, "test", 2).unwrap();
-            migrate(&database, "outbox", OUTBOX).await.unwrap();
-            migrate(&database, "repositories", surehook::store::REPOSITORIES).await.unwrap();
+            surehook::store::prepare(&database).await.unwrap();
             database.close().await;
         })
         .await;
