@@ -26,7 +26,7 @@ async fn take_order(session: &mut Session, number: i64, euros: i64) -> Result<()
         idempotency_key: Some(&order),
         ..NewEvent::default()
     };
-    enqueue(&*transaction, &event).await?;
+    enqueue(&transaction, &event).await?;
     transaction.execute("INSERT INTO orders (number, euros) VALUES ($1, $2)", &[&number, &euros]).await?;
     transaction.commit().await?;
     Ok(())

@@ -23,5 +23,5 @@ pub mod wake;
 
 pub use deliver::{Worker, WorkerSettings};
 pub use store::enqueue::{Enqueued, NewEvent, Rendering, enqueue, enqueue_many};
-pub use store::{Database, DatabaseError, Session};
+pub use store::{Database, DatabaseError, Session, Sql, Transaction};
 pub use wake::Wake;

@@ -228,7 +228,7 @@ async fn work_goes_on_after_the_database_was_away() {
                     WHERE datname = current_database() AND application_name = 'outbox-test'";
         outbox.count(cut).await;
         surehook_testkit::eventually(SOON, async || {
-            outbox.database.session().await.ok()?.simple_query("SELECT 1").await.ok()
+            outbox.database.session().await.ok()?.batch_execute("SELECT 1").await.ok()
         })
         .await;
     }

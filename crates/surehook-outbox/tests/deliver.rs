@@ -133,7 +133,7 @@ async fn polling_alone_delivers_and_a_late_commit_is_not_passed_over() {
         payload: b"first recorded",
         ..Default::default()
     };
-    surehook_outbox::enqueue(&*open, &event).await.unwrap();
+    surehook_outbox::enqueue(&open, &event).await.unwrap();
     outbox.tell_quietly("quick", b"second recorded").await;
     receiver.wait_for(1).await;
     open.commit().await.unwrap();
@@ -157,7 +157,7 @@ async fn an_open_enqueue_on_one_lane_holds_up_no_other() {
     let mut other = outbox.database.session().await.unwrap();
     let open = other.transaction().await.unwrap();
     let event = surehook_outbox::NewEvent { event_type: "T", aggregate_id: "b", payload: b"b2", ..Default::default() };
-    surehook_outbox::enqueue(&*open, &event).await.unwrap();
+    surehook_outbox::enqueue(&open, &event).await.unwrap();
     let worker = outbox.worker();
     receiver.wait_for(2).await;
     outbox.until("SELECT count(*) = 2 FROM outbox_lanes WHERE done_seq = last_seq").await;

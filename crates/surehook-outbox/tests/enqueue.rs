@@ -21,7 +21,7 @@ async fn a_rollback_leaves_nothing_and_no_gap() {
     outbox.tell("a", "1").await;
     let mut session = outbox.database.session().await.unwrap();
     let transaction = session.transaction().await.unwrap();
-    enqueue(&*transaction, &event("a", "never")).await.unwrap();
+    enqueue(&transaction, &event("a", "never")).await.unwrap();
     transaction.rollback().await.unwrap();
     outbox.tell("a", "2").await;
     assert_eq!(outbox.count("SELECT count(*) FROM outbox_events").await, 2);
@@ -36,11 +36,11 @@ async fn a_key_that_was_used_stands_for_the_first_event() {
     let mut session = outbox.database.session().await.unwrap();
     let keyed = |payload| NewEvent { idempotency_key: Some("order-7"), ..event("a", payload) };
     let transaction = session.transaction().await.unwrap();
-    let first = enqueue(&*transaction, &keyed("first")).await.unwrap();
+    let first = enqueue(&transaction, &keyed("first")).await.unwrap();
     transaction.commit().await.unwrap();
     let transaction = session.transaction().await.unwrap();
     let many =
-        enqueue_many(&*transaction, &[event("a", "other"), keyed("second"), keyed("third")], &[], &[]).await.unwrap();
+        enqueue_many(&transaction, &[event("a", "other"), keyed("second"), keyed("third")], &[], &[]).await.unwrap();
     transaction.commit().await.unwrap();
     let first = match first {
         Enqueued::New(id) => id,
@@ -59,7 +59,7 @@ async fn a_key_used_by_two_transactions_at_once_counts_once() {
         let mut session = outbox.database.session().await.unwrap();
         let transaction = session.transaction().await.unwrap();
         let enqueued =
-            enqueue(&*transaction, &NewEvent { idempotency_key: Some("k"), ..event("a", "x") }).await.unwrap();
+            enqueue(&transaction, &NewEvent { idempotency_key: Some("k"), ..event("a", "x") }).await.unwrap();
         transaction.commit().await.unwrap();
         enqueued
     });
@@ -83,7 +83,7 @@ async fn concurrent_calls_over_the_same_lanes_neither_deadlock_nor_leave_gaps() 
                 let events: Vec<NewEvent<'_>> = keys.iter().map(|key| event(key, "x")).collect();
                 let mut session = outbox.database.session().await.unwrap();
                 let transaction = session.transaction().await.unwrap();
-                enqueue_many(&*transaction, &events, &[], &[]).await.unwrap();
+                enqueue_many(&transaction, &events, &[], &[]).await.unwrap();
                 transaction.commit().await.unwrap();
             }
         }
@@ -125,7 +125,7 @@ async fn endpoints_match_by_type_and_scope() {
         let mut session = outbox.database.session().await.unwrap();
         let transaction = session.transaction().await.unwrap();
         let id =
-            enqueue(&*transaction, &NewEvent { aggregate_name, ..event(aggregate_id, "x") }).await.unwrap().event_id();
+            enqueue(&transaction, &NewEvent { aggregate_name, ..event(aggregate_id, "x") }).await.unwrap().event_id();
         transaction.commit().await.unwrap();
         let rows = outbox
             .sql
@@ -146,7 +146,7 @@ async fn renderings_go_to_endpoints_of_their_format_and_a_missing_one_is_an_erro
     outbox.endpoint("strange", "http://127.0.0.1:9/", "format = 'strange'").await;
     let mut session = outbox.database.session().await.unwrap();
     let transaction = session.transaction().await.unwrap();
-    let error = enqueue_many(&*transaction, &[event("a", "x")], &["familiar"], &[]).await.unwrap_err();
+    let error = enqueue_many(&transaction, &[event("a", "x")], &["familiar"], &[]).await.unwrap_err();
     assert_eq!(error.sqlstate(), Some(FORMAT_NOT_RENDERED));
     drop(transaction);
     let transaction = session.transaction().await.unwrap();
@@ -158,7 +158,7 @@ async fn renderings_go_to_endpoints_of_their_format_and_a_missing_one_is_an_erro
         body,
     };
     let renderings = [rendering("create", b"c".as_slice()), rendering("push", b"p".as_slice())];
-    enqueue_many(&*transaction, &[event("a", "x")], &["strange"], &renderings).await.unwrap();
+    enqueue_many(&transaction, &[event("a", "x")], &["strange"], &renderings).await.unwrap();
     transaction.commit().await.unwrap();
     let rows = outbox
         .sql

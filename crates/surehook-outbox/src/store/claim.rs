@@ -134,8 +134,7 @@ pub struct Due {
 
 /// The endpoints with due work, and the database's time.
 pub async fn due_endpoints(session: &Session) -> Result<Due, DatabaseError> {
-    let statement = session.prepare_cached(DUE_ENDPOINTS).await?;
-    let rows = session.query(&statement, &[]).await?;
+    let rows = session.query(DUE_ENDPOINTS, &[]).await?;
     Ok(Due {
         now: rows.first().map(|row| row.get("now")),
         suspect_at: rows.iter().find(|row| row.get("has_suspect")).map(|row| row.get("endpoint_id")),
@@ -187,9 +186,7 @@ async fn claim_of(
     let lanes: Vec<i64> = quotas.iter().map(|q| i64::try_from(q.lanes).unwrap_or(i64::MAX)).collect();
     let timeouts: Vec<i64> = quotas.iter().map(|q| i64::from(crate::clock::milliseconds(q.timeout))).collect();
     let margin = i64::from(crate::clock::milliseconds(LEASE_MARGIN));
-    let statement = session.prepare_cached(CLAIM).await?;
-    let rows =
-        session.query(&statement, &[&worker, &endpoints, &lanes, &timeouts, &read_max, &margin, &suspects]).await?;
+    let rows = session.query(CLAIM, &[&worker, &endpoints, &lanes, &timeouts, &read_max, &margin, &suspects]).await?;
     Ok(rows.iter().map(|row| claimed(row, read_max)).collect())
 }
 
@@ -229,8 +226,7 @@ pub async fn read(
     let done: Vec<i64> = lanes.iter().map(|(lane, _)| lane.done_seq).collect();
     let until: Vec<i64> = lanes.iter().map(|(lane, _)| lane.until_seq).collect();
     let formats: Vec<&str> = lanes.iter().map(|(_, format)| *format).collect();
-    let statement = session.prepare_cached(READ).await?;
-    let rows = session.query(&statement, &[&ids, &done, &until, &not_before, &formats]).await?;
+    let rows = session.query(READ, &[&ids, &done, &until, &not_before, &formats]).await?;
     Ok(rows.iter().map(|row| (row.get("lane_id"), delivery(row))).collect())
 }
 

@@ -7,17 +7,18 @@ use std::time::Duration;
 use deadpool_postgres::{Connect, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Client, Config, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::pooler::{ParameterTypes, Pooler};
+use super::session::Session;
+
 /// How long [`Database::close`] waits for sessions to end by themselves.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
-
-/// A session taken from the pool; given back when dropped.
-pub type Session = deadpool_postgres::Object;
 
 /// What can go wrong between us and PostgreSQL.
 #[derive(Debug, thiserror::Error)]
@@ -50,20 +51,42 @@ pub enum DatabaseError {
 }
 
 fn detail(error: &tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(db) => format!(": {} ({})", db.message(), db.code().code()),
-        None => String::new(),
+    let Some(db) = error.as_db_error() else { return String::new() };
+    let said = format!(": {} ({})", db.message(), db.code().code());
+    if is_of_a_pooler(db.code()) {
+        format!(
+            "{said}; a pooler in transaction mode seems to stand before it, which must be set (--pooler transaction)"
+        )
+    } else {
+        said
     }
+}
+
+/// What a prepared statement meets in a server process that is not the one in which it was prepared: nothing, its name in
+/// use, or another statement of that name.
+fn is_of_a_pooler(code: &SqlState) -> bool {
+    [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT, SqlState::PROTOCOL_VIOLATION].contains(code)
 }
 
 impl DatabaseError {
     /// The SQLSTATE, if the server gave one.
     pub fn sqlstate(&self) -> Option<&str> {
+        self.code().map(SqlState::code)
+    }
+
+    /// The same, as the driver names it.
+    pub fn code(&self) -> Option<&SqlState> {
         match self {
-            Self::Statement(error) | Self::Url(error) => error.code().map(tokio_postgres::error::SqlState::code),
-            Self::Session(deadpool_postgres::PoolError::Backend(error)) => {
-                error.code().map(tokio_postgres::error::SqlState::code)
-            }
+            Self::Statement(error) | Self::Url(error) => error.code(),
+            Self::Session(deadpool_postgres::PoolError::Backend(error)) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// The constraint that a statement would have broken.
+    pub fn constraint(&self) -> Option<&str> {
+        match self {
+            Self::Statement(error) => error.as_db_error().and_then(|error| error.constraint()),
             _ => None,
         }
     }
@@ -86,6 +109,8 @@ impl DatabaseError {
 pub struct Database {
     pool: Pool,
     connections: Connections,
+    /// Set behind a pooler in transaction mode.
+    types: Option<ParameterTypes>,
 }
 
 /// The tasks that move the bytes of sessions. The pool would abort them with their session, and PostgreSQL would find out by
@@ -102,6 +127,17 @@ impl Database {
     /// Unix sockets are given as `host=/folder user=… dbname=…`. TLS is used when the server offers it and verified
     /// against the system's certificates; `sslmode=disable` turns it off.
     pub fn connect(url: &str, application_name: &str, sessions_max: usize) -> Result<Self, DatabaseError> {
+        Self::connect_through(Pooler::None, url, application_name, sessions_max)
+    }
+
+    /// The same through a pooler. Behind one in transaction mode nothing is prepared, and nothing else needs a session
+    /// that lasts.
+    pub fn connect_through(
+        pooler: Pooler,
+        url: &str,
+        application_name: &str,
+        sessions_max: usize,
+    ) -> Result<Self, DatabaseError> {
         let mut config: Config = url.parse().map_err(DatabaseError::Url)?;
         config.application_name(application_name);
         config.connect_timeout(Duration::from_secs(5));
@@ -123,12 +159,13 @@ impl Database {
             .wait_timeout(Some(Duration::from_secs(10)))
             .create_timeout(Some(Duration::from_secs(6)))
             .build()?;
-        Ok(Self { pool, connections })
+        let types = (pooler == Pooler::Transaction).then(ParameterTypes::default);
+        Ok(Self { pool, connections, types })
     }
 
     /// Takes a session; waits at most 10 s for a free one. Err: nothing was changed, may be repeated.
     pub async fn session(&self) -> Result<Session, DatabaseError> {
-        self.pool.get().await.map_err(DatabaseError::Session)
+        Ok(Session::new(self.pool.get().await.map_err(DatabaseError::Session)?, self.types.clone()))
     }
 
     /// Refuses new sessions, ends the idle ones, and those in use as they are given back. On return every session has

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use deadpool_postgres::GenericClient;
 use secrecy::{ExposeSecret, SecretString};
 use surehook_webhook::secret::Secret;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::{Database, DatabaseError, upkeep};
+use super::{Database, DatabaseError, Sql, upkeep};
 use crate::endpoint::{Conflict, Endpoint, EndpointChange, EndpointState, InvalidSetting, OnDead, Scope, check};
 
 /// An endpoint to be added. Settings that are not chosen take the defaults of the schema.
@@ -220,7 +219,7 @@ const CANCEL: &str = "
     )
     SELECT coalesce(sum(waiting), 0)::bigint FROM cancelled";
 
-async fn find_in(client: &impl GenericClient, name_or_id: &str, for_update: bool) -> Result<Endpoint, EndpointError> {
+async fn find_in(client: &impl Sql, name_or_id: &str, for_update: bool) -> Result<Endpoint, EndpointError> {
     let id = Uuid::parse_str(name_or_id).ok();
     let lock = if for_update { "FOR UPDATE" } else { "" };
     // A name may look like an id, so the name goes first; a removed endpoint is found by its id only.
@@ -232,7 +231,7 @@ async fn find_in(client: &impl GenericClient, name_or_id: &str, for_update: bool
     Ok(from_row(&row.ok_or_else(|| EndpointError::NotFound(name_or_id.into()))?)?)
 }
 
-async fn save(client: &impl GenericClient, endpoint: &Endpoint) -> Result<Endpoint, EndpointError> {
+async fn save(client: &impl Sql, endpoint: &Endpoint) -> Result<Endpoint, EndpointError> {
     let sql = format!(
         "INSERT INTO endpoints (endpoint_id, name, url, aggregate_id, aggregate_group, event_types, format, headers, secret, secret_next,
                 ordered, on_dead, conflict, allow_private, timeout_ms, retry_max_delay_ms, max_attempts, max_unanswered,

@@ -1,9 +1,8 @@
 //! Recording events in the caller's transaction: the Rust side of `outbox_enqueue_many`.
 
-use tokio_postgres::GenericClient;
 use uuid::Uuid;
 
-use super::{DatabaseError, column};
+use super::{DatabaseError, Sql, column};
 
 /// An event to record. What is None takes its default.
 #[derive(Clone, Debug, Default)]
@@ -62,18 +61,15 @@ pub const FORMAT_NOT_RENDERED: &str = "SH001";
 
 /// Records one event in the caller's transaction. Ok: it is delivered if and only if the transaction commits. Err: the
 /// transaction is aborted by PostgreSQL. Endpoints of formats other than native are passed over.
-pub async fn enqueue<C: GenericClient + Sync>(
-    transaction: &C,
-    event: &NewEvent<'_>,
-) -> Result<Enqueued, DatabaseError> {
+pub async fn enqueue(transaction: &impl Sql, event: &NewEvent<'_>) -> Result<Enqueued, DatabaseError> {
     let mut enqueued = call(transaction, std::slice::from_ref(event), None, &[]).await?;
     enqueued.pop().ok_or_else(|| DatabaseError::Unsuitable("outbox_enqueue_many returned no row".into()))
 }
 
 /// Records several events in one call, in order, with their renderings. `rendered_formats` names the formats that were
 /// rendered; Err with SQLSTATE [`FORMAT_NOT_RENDERED`] if an endpoint wants another one.
-pub async fn enqueue_many<C: GenericClient + Sync>(
-    transaction: &C,
+pub async fn enqueue_many(
+    transaction: &impl Sql,
     events: &[NewEvent<'_>],
     rendered_formats: &[&str],
     renderings: &[Rendering<'_>],
@@ -81,8 +77,8 @@ pub async fn enqueue_many<C: GenericClient + Sync>(
     call(transaction, events, Some(rendered_formats), renderings).await
 }
 
-async fn call<C: GenericClient + Sync>(
-    transaction: &C,
+async fn call(
+    transaction: &impl Sql,
     events: &[NewEvent<'_>],
     rendered_formats: Option<&[&str]>,
     renderings: &[Rendering<'_>],

@@ -7,11 +7,15 @@ pub mod endpoints;
 pub mod enqueue;
 pub mod migrate;
 pub mod operate;
+pub mod pooler;
 pub mod record;
+pub mod session;
 pub mod upkeep;
 pub mod workers;
 
-pub use database::{Database, DatabaseError, Session};
+pub use database::{Database, DatabaseError};
+pub use pooler::Pooler;
+pub use session::{Session, Sql, Transaction};
 
 /// One parameter of a statement over many rows: a value of each item, in their order.
 fn column<'a, Item, Value>(items: &'a [Item], value: impl Fn(&'a Item) -> Value) -> Vec<Value> {

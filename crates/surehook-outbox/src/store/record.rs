@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::{DatabaseError, Session, column};
+use super::{DatabaseError, Session, Transaction, column};
 use crate::clock::milliseconds;
 use crate::crash::point;
 use crate::retry::{DeathReason, Head, Outcome};
@@ -205,10 +205,9 @@ pub async fn record(session: &mut Session, worker: Uuid, batch: &Batch) -> Resul
     {
         let lanes = &batch.lanes;
         let attempts = &batch.attempts;
-        let statement = transaction.prepare_cached(RECORD).await?;
         let rows = transaction
             .query(
-                &statement,
+                RECORD,
                 &[
                     &worker,
                     &column(lanes, |l| l.lane_id),
@@ -276,12 +275,11 @@ pub async fn record(session: &mut Session, worker: Uuid, batch: &Batch) -> Resul
     Ok(recorded)
 }
 
-async fn bury(transaction: &deadpool_postgres::Transaction<'_>, letter: &DeadLetter) -> Result<(), DatabaseError> {
+async fn bury(transaction: &Transaction<'_>, letter: &DeadLetter) -> Result<(), DatabaseError> {
     let delivery = &letter.delivery;
-    let statement = transaction.prepare_cached(DEAD).await?;
     transaction
         .execute(
-            &statement,
+            DEAD,
             &[
                 &delivery.delivery_id,
                 &delivery.event_id,
@@ -306,16 +304,16 @@ async fn bury(transaction: &deadpool_postgres::Transaction<'_>, letter: &DeadLet
 
 /// Notes that deliveries to these endpoints got through: at most about once a second each, and never waiting for a lock.
 pub async fn note_success(session: &Session, endpoints: &[Uuid]) -> Result<(), DatabaseError> {
-    let statement = session
-        .prepare_cached(
+    session
+        .execute(
             "UPDATE endpoints SET last_success_at = clock_timestamp()
               WHERE endpoint_id = ANY (ARRAY(SELECT endpoint_id FROM endpoints
                                               WHERE endpoint_id = ANY ($1)
                                                 AND (last_success_at IS NULL OR last_success_at < clock_timestamp() - interval '1 second')
                                               ORDER BY endpoint_id FOR UPDATE SKIP LOCKED))",
+            &[&endpoints],
         )
         .await?;
-    session.execute(&statement, &[&endpoints]).await?;
     Ok(())
 }
 

@@ -16,21 +16,21 @@ pub struct Heartbeat {
 /// Moves this worker's counter, making its row at the first time, and returns it. A counter that did not grow says that this
 /// worker was declared dead meanwhile.
 pub async fn beat(session: &Session, worker: Uuid, node: &str) -> Result<i64, DatabaseError> {
-    let statement = session
-        .prepare_cached(
+    let row = session
+        .query_one(
             "INSERT INTO outbox_workers (worker_id, node, heartbeat) VALUES ($1, $2, 1)
              ON CONFLICT (worker_id) DO UPDATE SET heartbeat = outbox_workers.heartbeat + 1, heartbeat_at = now()
              RETURNING heartbeat",
+            &[&worker, &node],
         )
         .await?;
-    Ok(session.query_one(&statement, &[&worker, &node]).await?.get(0))
+    Ok(row.get(0))
 }
 
 /// The counters of all other workers.
 pub async fn others(session: &Session, worker: Uuid) -> Result<Vec<Heartbeat>, DatabaseError> {
-    let statement =
-        session.prepare_cached("SELECT worker_id, heartbeat FROM outbox_workers WHERE worker_id <> $1").await?;
-    let rows = session.query(&statement, &[&worker]).await?;
+    let rows =
+        session.query("SELECT worker_id, heartbeat FROM outbox_workers WHERE worker_id <> $1", &[&worker]).await?;
     Ok(rows.iter().map(|row| Heartbeat { worker_id: row.get(0), count: row.get(1) }).collect())
 }
 
@@ -75,7 +75,7 @@ pub async fn declare_dead(session: &mut Session, dead: Heartbeat) -> Result<Opti
 pub async fn give_back_unknown(session: &Session, worker: Uuid, held: &[(i64, i64)]) -> Result<u64, DatabaseError> {
     let lanes = column(held, |(lane_id, _)| *lane_id);
     let epochs = column(held, |(_, epoch)| *epoch);
-    Ok(session
+    session
         .execute(
             "UPDATE outbox_lanes SET ready_at = clock_timestamp(), leased_until = NULL, owner = NULL, epoch = epoch + 1
               WHERE lane_id = ANY (ARRAY(SELECT l.lane_id FROM outbox_lanes AS l
@@ -85,7 +85,7 @@ pub async fn give_back_unknown(session: &Session, worker: Uuid, held: &[(i64, i6
                                           ORDER BY l.lane_id FOR UPDATE SKIP LOCKED))",
             &[&worker, &lanes, &epochs],
         )
-        .await?)
+        .await
 }
 
 /// Takes this worker's row away at the end of a clean stop, when it holds no lane any more.

@@ -66,7 +66,7 @@ impl Outbox {
         let mut session = self.database.session().await.unwrap();
         let transaction = session.transaction().await.unwrap();
         let event = NewEvent { event_type: "Happened", aggregate_id, payload, ..NewEvent::default() };
-        let enqueued = enqueue(&*transaction, &event).await.unwrap();
+        let enqueued = enqueue(&transaction, &event).await.unwrap();
         transaction.commit().await.unwrap();
         enqueued.event_id()
     }

@@ -168,7 +168,7 @@ impl Announcer {
             }
         }
         let session = self.database.session().await?;
-        Ok(store::insert_baseline(&**session, repository_id, &refs).await?)
+        Ok(store::insert_baseline(&session, repository_id, &refs).await?)
     }
 
     /// Announces every repository of this storage that is followed, as far as it may have changed since the last time. One
@@ -258,8 +258,8 @@ impl Announcer {
         for (kind, details) in [(AlertKind::RefsUnreadable, &now.unreadable), (AlertKind::RefsSetAside, &now.set_aside)]
         {
             match details {
-                Some(details) => alerts::open(&**session, kind, &subject, details).await?,
-                None => alerts::resolve(&**session, &[kind], &subject).await?,
+                Some(details) => alerts::open(&session, kind, &subject, details).await?,
+                None => alerts::resolve(&session, &[kind], &subject).await?,
             };
         }
         self.ref_alerts.lock().unwrap_or_else(PoisonError::into_inner).insert(repository_id, now);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use surehook_outbox::crash::point;
+use surehook_outbox::store::Transaction;
 use surehook_outbox::store::enqueue::FORMAT_NOT_RENDERED;
 
 use super::announce::{AnnounceError, Announced, Announcer, Hints};
@@ -131,7 +132,7 @@ impl Run<'_> {
         let session = self.announcer.database.session().await?;
         let kind =
             if self.repository.object_format == "sha256" { gix::hash::Kind::Sha256 } else { gix::hash::Kind::Sha1 };
-        Ok(store::set_aside(&**session, self.repository.repository_id, name, kind.null(), reason).await?)
+        Ok(store::set_aside(&session, self.repository.repository_id, name, kind.null(), reason).await?)
     }
 
     /// Rounds until nothing is left to tell.
@@ -172,15 +173,14 @@ impl Run<'_> {
         let id = self.repository.repository_id;
         let mut session = self.announcer.database.session().await?;
         if lock_first {
-            let client: &mut tokio_postgres::Client = &mut session;
-            let transaction = client.transaction().await?;
+            let transaction = session.transaction().await?;
             store::bound_lock_waits(&transaction).await?;
             store::lock(&transaction, id).await?;
             let rows = store::read_refs(&transaction, id).await?;
             let prepared = self.look(scope, rows, remarks).await?;
             return self.accept(transaction, &prepared).await;
         }
-        let rows = store::read_refs(&**session, id).await?;
+        let rows = store::read_refs(&session, id).await?;
         // The slow part keeps no session from others.
         drop(session);
         point("announce.cursors_read");
@@ -190,8 +190,7 @@ impl Run<'_> {
         }
         point("announce.disk_read");
         let mut session = self.announcer.database.session().await?;
-        let client: &mut tokio_postgres::Client = &mut session;
-        let transaction = client.transaction().await?;
+        let transaction = session.transaction().await?;
         store::bound_lock_waits(&transaction).await?;
         self.accept(transaction, &prepared).await
     }
@@ -250,16 +249,12 @@ impl Run<'_> {
             .collect();
         if !moved.is_empty() {
             let session = self.announcer.database.session().await?;
-            store::move_places(&**session, repository_id, &moved).await?;
+            store::move_places(&session, repository_id, &moved).await?;
         }
         Ok(prepared)
     }
 
-    async fn accept(
-        &self,
-        transaction: tokio_postgres::Transaction<'_>,
-        prepared: &Prepared,
-    ) -> Result<Round, AnnounceError> {
+    async fn accept(&self, transaction: Transaction<'_>, prepared: &Prepared) -> Result<Round, AnnounceError> {
         if prepared.steps.is_empty() {
             return Ok(Round::Nothing);
         }

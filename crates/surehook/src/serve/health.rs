@@ -50,7 +50,7 @@ async fn ready(State(health): State<Health>) -> Response {
 async fn metrics(State(health): State<Health>) -> Response {
     let read = async || {
         let session = health.database.session().await?;
-        Ok((upkeep::gauges(&session).await?, alerts::count_open(&**session).await?))
+        Ok((upkeep::gauges(&session).await?, alerts::count_open(&session).await?))
     };
     let text = match ask(read).await {
         Ok((gauges, alerts)) => health.metrics.render(&gauges, &alerts).map_err(|error| error.to_string()),

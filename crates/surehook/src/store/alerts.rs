@@ -2,8 +2,7 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
-use surehook_outbox::store::{Database, DatabaseError};
-use tokio_postgres::GenericClient;
+use surehook_outbox::store::{Database, DatabaseError, Sql};
 use uuid::Uuid;
 
 /// What is wrong.
@@ -92,8 +91,8 @@ impl Alert {
 }
 
 /// Opens an alert, or brings the wording of the open one up to date. May be repeated.
-pub async fn open<C: GenericClient + Sync>(
-    client: &C,
+pub async fn open(
+    client: &impl Sql,
     kind: AlertKind,
     subject: &str,
     details: &str,
@@ -110,11 +109,7 @@ pub async fn open<C: GenericClient + Sync>(
 }
 
 /// Resolves the open alerts of these kinds about this subject. May be repeated.
-pub async fn resolve<C: GenericClient + Sync>(
-    client: &C,
-    kinds: &[AlertKind],
-    subject: &str,
-) -> Result<AlertChange, DatabaseError> {
+pub async fn resolve(client: &impl Sql, kinds: &[AlertKind], subject: &str) -> Result<AlertChange, DatabaseError> {
     let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
     let resolved = client
         .execute(
@@ -143,7 +138,7 @@ async fn list(database: &Database, which: &str) -> Result<Vec<Alert>, DatabaseEr
 }
 
 /// How many alerts of each kind are open, each kind named.
-pub async fn count_open<C: GenericClient + Sync>(client: &C) -> Result<Vec<(&'static str, i64)>, DatabaseError> {
+pub async fn count_open(client: &impl Sql) -> Result<Vec<(&'static str, i64)>, DatabaseError> {
     let rows = client.query("SELECT kind, count(*) FROM alerts WHERE resolved_at IS NULL GROUP BY kind", &[]).await?;
     let mut counts: Vec<(&'static str, i64)> = KINDS.iter().map(|(_, name)| (*name, 0)).collect();
     for row in rows {

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use gix::ObjectId;
 use surehook_outbox::crash::point;
-use surehook_outbox::store::DatabaseError;
 use surehook_outbox::store::enqueue::{NewEvent, enqueue_many};
-use tokio_postgres::{GenericClient, Transaction};
+use surehook_outbox::store::{DatabaseError, Sql, Transaction};
 use uuid::Uuid;
 
 use super::repositories::RepositoryState;
@@ -53,10 +52,7 @@ pub enum Accepted {
 }
 
 /// The cursors of a repository.
-pub async fn read_refs<C: GenericClient + Sync>(
-    client: &C,
-    repository_id: Uuid,
-) -> Result<BTreeMap<Vec<u8>, RefRow>, DatabaseError> {
+pub async fn read_refs(client: &impl Sql, repository_id: Uuid) -> Result<BTreeMap<Vec<u8>, RefRow>, DatabaseError> {
     let rows = client
         .query(
             "SELECT ref, value, seq, log_offset, log_line_hash, log_birth_hash, set_aside FROM repository_refs WHERE repository_id = $1",
@@ -84,7 +80,7 @@ pub async fn read_refs<C: GenericClient + Sync>(
 /// Bounds how long a statement of this transaction waits for a lock that somebody else holds; then it fails with SQLSTATE
 /// 55P03, and nothing was changed.
 pub async fn bound_lock_waits(transaction: &Transaction<'_>) -> Result<(), DatabaseError> {
-    Ok(transaction.batch_execute("SET LOCAL lock_timeout = '10s'").await?)
+    transaction.batch_execute("SET LOCAL lock_timeout = '10s'").await
 }
 
 /// Whether the statement failed because of what others did at the same time: the same call may succeed later.
@@ -241,8 +237,8 @@ fn places(places: impl Iterator<Item = Place>) -> Places {
 }
 
 /// Writes where the announced lines stand now in logs that were rewritten. A cursor that has moved meanwhile is left alone.
-pub async fn move_places<C: GenericClient + Sync>(
-    client: &C,
+pub async fn move_places(
+    client: &impl Sql,
     repository_id: Uuid,
     moved: &[(&[u8], i64, Place)],
 ) -> Result<(), DatabaseError> {
@@ -261,8 +257,8 @@ pub async fn move_places<C: GenericClient + Sync>(
 }
 
 /// Records that a ref could not be announced, so that the others go on without it.
-pub async fn set_aside<C: GenericClient + Sync>(
-    client: &C,
+pub async fn set_aside(
+    client: &impl Sql,
     repository_id: Uuid,
     name: &[u8],
     zeros: ObjectId,
@@ -279,8 +275,8 @@ pub async fn set_aside<C: GenericClient + Sync>(
 }
 
 /// Lets the present refs count as announced: each with its value and place. Refs that have a row keep it.
-pub async fn insert_baseline<C: GenericClient + Sync>(
-    client: &C,
+pub async fn insert_baseline(
+    client: &impl Sql,
     repository_id: Uuid,
     baseline: &BTreeMap<Vec<u8>, (ObjectId, Place)>,
 ) -> Result<u64, DatabaseError> {

@@ -175,14 +175,12 @@ pub async fn insert_creating(database: &Database, new: &NewRepository<'_>) -> Re
         .await;
     match result {
         Ok(_) => Ok(Inserted::Created),
-        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
-            match error.as_db_error().and_then(|error| error.constraint()) {
-                Some("repositories_name_key") => Ok(Inserted::NameTaken),
-                Some("repositories_path_key") => Ok(Inserted::PathTaken),
-                _ => Err(error.into()),
-            }
-        }
-        Err(error) => Err(error.into()),
+        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => match error.constraint() {
+            Some("repositories_name_key") => Ok(Inserted::NameTaken),
+            Some("repositories_path_key") => Ok(Inserted::PathTaken),
+            _ => Err(error),
+        },
+        Err(error) => Err(error),
     }
 }
 
@@ -220,14 +218,13 @@ pub async fn mark_detached(database: &Database, repository_id: Uuid) -> Result<S
 /// Takes back a registration that never came to be: the row and its cursors go. One in another state stays.
 pub async fn forget_creating(database: &Database, repository_id: Uuid) -> Result<(), DatabaseError> {
     let mut session = database.session().await?;
-    let client: &mut tokio_postgres::Client = &mut session;
-    let transaction = client.transaction().await?;
+    let transaction = session.transaction().await?;
     let creating = "SELECT repository_id FROM repositories WHERE repository_id = $1 AND state = 'creating'";
     let refs = format!("DELETE FROM repository_refs WHERE repository_id IN ({creating} FOR UPDATE)");
     transaction.execute(&refs, &[&repository_id]).await?;
     let row = format!("DELETE FROM repositories WHERE repository_id IN ({creating})");
     transaction.execute(&row, &[&repository_id]).await?;
-    Ok(transaction.commit().await?)
+    transaction.commit().await
 }
 
 /// A repository that is followed becomes active, unavailable or held, with the reason in words.
@@ -249,8 +246,7 @@ async fn set_state(
     reason: Option<&str>,
 ) -> Result<StateChange, DatabaseError> {
     let mut session = database.session().await?;
-    let client: &mut tokio_postgres::Client = &mut session;
-    let transaction = client.transaction().await?;
+    let transaction = session.transaction().await?;
     let changed = transaction
         .query_opt(
             "UPDATE repositories SET state = $3, state_reason = $4, updated_at = now()
@@ -286,8 +282,7 @@ pub async fn mark_storage_unavailable(
     reason: &str,
 ) -> Result<AlertChange, DatabaseError> {
     let mut session = database.session().await?;
-    let client: &mut tokio_postgres::Client = &mut session;
-    let transaction = client.transaction().await?;
+    let transaction = session.transaction().await?;
     transaction
         .execute(
             "UPDATE repositories SET state = 'unavailable', state_reason = $2, updated_at = now()
@@ -303,7 +298,7 @@ pub async fn mark_storage_unavailable(
 /// The storage is there again: ends its alert. Its repositories become active one by one, as each is found in order.
 pub async fn mark_storage_available(database: &Database, storage_id: Uuid) -> Result<AlertChange, DatabaseError> {
     let session = database.session().await?;
-    alerts::resolve(&**session, &[AlertKind::StorageUnavailable], &storage_id.to_string()).await
+    alerts::resolve(&session, &[AlertKind::StorageUnavailable], &storage_id.to_string()).await
 }
 
 /// The storage of this node that lay at this root when it was last served and still has repositories.
@@ -338,8 +333,7 @@ pub async fn find_by_name(database: &Database, name: &str) -> Result<Option<Repo
 pub async fn find_by_id(database: &Database, repository_id: Uuid) -> Result<Option<Repository>, DatabaseError> {
     let session = database.session().await?;
     let sql = format!("SELECT {COLUMNS} FROM repositories WHERE repository_id = $1");
-    let statement = session.prepare_cached(&sql).await?;
-    session.query_opt(&statement, &[&repository_id]).await?.as_ref().map(from_row).transpose()
+    session.query_opt(&sql, &[&repository_id]).await?.as_ref().map(from_row).transpose()
 }
 
 /// All repositories that are not gone, by name.

@@ -2,7 +2,7 @@
 //! alert of any kind, in one transaction.
 
 use surehook_outbox::send::PAGERDUTY;
-use surehook_outbox::store::{Database, DatabaseError};
+use surehook_outbox::store::{Database, DatabaseError, Transaction};
 use surehook_outbox::{NewEvent, Rendering, enqueue_many};
 
 use super::alerts::{Alert, AlertKind};
@@ -102,10 +102,7 @@ pub struct RenderedAlert {
     pub pagerduty: Vec<u8>,
 }
 
-async fn tell(
-    transaction: &deadpool_postgres::Transaction<'_>,
-    render: impl Fn(&Alert) -> RenderedAlert,
-) -> Result<usize, DatabaseError> {
+async fn tell(transaction: &Transaction<'_>, render: impl Fn(&Alert) -> RenderedAlert) -> Result<usize, DatabaseError> {
     let rows = transaction
         .query(
             "UPDATE alerts SET told = CASE WHEN told IS NULL THEN 'open' ELSE 'resolved' END
@@ -129,6 +126,6 @@ async fn tell(
         renderings.push(Rendering { event, format: PAGERDUTY, webhook_name, headers: "{}", body });
     }
     // One call, so that the lanes of all are locked in their order.
-    enqueue_many(&**transaction, &events, &[PAGERDUTY], &renderings).await?;
+    enqueue_many(transaction, &events, &[PAGERDUTY], &renderings).await?;
     Ok(untold.len())
 }

@@ -210,7 +210,7 @@ impl Upkeep {
         let older_than_s =
             database_time(&self.database).await?.as_second() - i64::from(self.config.log_days) * 24 * 60 * 60;
         let session = self.database.session().await?;
-        let rows = read_refs(&**session, repository.repository_id).await?;
+        let rows = read_refs(&session, repository.repository_id).await?;
         drop(session);
         let kind = if repository.object_format == "sha256" { gix::hash::Kind::Sha256 } else { gix::hash::Kind::Sha1 };
         let (git_dir, asked) = (git_dir.to_path_buf(), asked.clone());

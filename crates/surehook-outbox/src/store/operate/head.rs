@@ -1,11 +1,10 @@
 //! What an operator does to the head of a lane: try it now, or let it go.
 
-use deadpool_postgres::Transaction;
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::deliveries::DeliveryStatus;
-use crate::store::{Database, DatabaseError};
+use crate::store::{Database, DatabaseError, Transaction};
 
 /// What [`retry_now`] or [`skip`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]

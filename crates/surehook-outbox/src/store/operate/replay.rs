@@ -1,12 +1,11 @@
 //! Sends a dead letter again: appended to its lane under the same id, with the bytes kept in `outbox_dlq`.
 
-use deadpool_postgres::Transaction;
 use uuid::Uuid;
 
 use super::dead_letters::{DeadLetter, DeadLetterState, show_dead_letter};
 use super::head::revive_head;
 use crate::crash::point;
-use crate::store::{Database, DatabaseError};
+use crate::store::{Database, DatabaseError, Transaction};
 
 /// Reads from a payload what it is about, so that an older message about the same thing is not sent after a newer one:
 /// for a push, the ref. None: it is about nothing that another message could outdate.
