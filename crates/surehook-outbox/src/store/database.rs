@@ -55,7 +55,8 @@ fn detail(error: &tokio_postgres::Error) -> String {
     let said = format!(": {} ({})", db.message(), db.code().code());
     if is_of_a_pooler(db.code()) {
         format!(
-            "{said}; a pooler in transaction mode seems to stand before it, which must be set (--pooler transaction)"
+            "{said}; a pooler in transaction mode seems to stand before it: give the address of PostgreSQL \
+             itself, or let the pooler keep named prepared statements"
         )
     } else {
         said
