@@ -134,12 +134,18 @@ prepare() {
     export PATH
 }
 
-# What some tests need beside that: an SSH server, gitolite and promtool. Without them these tests say that they were not run.
+# Debian keeps it where only root's PATH looks.
+have_pgbouncer() {
+    have pgbouncer || [ -x /usr/sbin/pgbouncer ]
+}
+
+# What some tests need beside that: an SSH server, gitolite, promtool and pgbouncer. Without them these tests say that they were not run.
 prepare_tests() {
     set --
     { [ -x /usr/sbin/sshd ] && have ssh; } || set -- openssh-server openssh-client
     have gitolite || set -- "$@" gitolite3
     have promtool || set -- "$@" prometheus
+    have_pgbouncer || set -- "$@" pgbouncer
     [ $# -gt 0 ] || return 0
     if have apt-get && [ "$(id -u)" = 0 ]; then
         # The tests start servers of their own: none of the system's is to come up because of them. Debian asks this file.
@@ -154,13 +160,13 @@ prepare_tests() {
         [ -z "$ours" ] || rm -f "$policy"
         hash -r
     fi
-    { [ -x /usr/sbin/sshd ] && have ssh && have gitolite && have promtool; } && return 0
-    say "tests over SSH, with gitolite and with promtool will not be run where these are missing: $*"
+    { [ -x /usr/sbin/sshd ] && have ssh && have gitolite && have promtool && have_pgbouncer; } && return 0
+    say "tests over SSH, with gitolite, with promtool and with pgbouncer will not be run where these are missing: $*"
     if have apt-get; then
-        say "type:  sudo apt-get install -y --no-install-recommends openssh-server openssh-client gitolite3 prometheus"
-        say "       (their servers are not needed:  sudo systemctl disable --now ssh prometheus)"
+        say "type:  sudo apt-get install -y --no-install-recommends openssh-server openssh-client gitolite3 prometheus pgbouncer"
+        say "       (their servers are not needed:  sudo systemctl disable --now ssh prometheus pgbouncer)"
     else
-        say "install OpenSSH's server and client, gitolite 3, and Prometheus' promtool"
+        say "install OpenSSH's server and client, gitolite 3, Prometheus' promtool, and pgbouncer"
     fi
 }
 

@@ -10,6 +10,7 @@ use url::{Host, Url};
 use uuid::Uuid;
 
 use crate::address::is_public;
+use crate::subscriber;
 use crate::text_enum::text_enum;
 
 text_enum! {
@@ -86,6 +87,7 @@ pub struct Endpoint {
     pub count_every_silence: bool,
     pub max_age_s: i32,
     pub in_flight_max: i32,
+    pub rate_max_per_s: Option<i32>,
     pub last_success_at: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -115,6 +117,8 @@ pub struct EndpointChange {
     pub count_every_silence: Option<bool>,
     pub max_age_s: Option<i32>,
     pub in_flight_max: Option<i32>,
+    /// `Some(None)`: no limit.
+    pub rate_max_per_s: Option<Option<i32>>,
 }
 
 impl EndpointChange {
@@ -148,6 +152,7 @@ impl EndpointChange {
         set(&mut endpoint.count_every_silence, self.count_every_silence);
         set(&mut endpoint.max_age_s, self.max_age_s);
         set(&mut endpoint.in_flight_max, self.in_flight_max);
+        set(&mut endpoint.rate_max_per_s, self.rate_max_per_s);
     }
 }
 
@@ -169,6 +174,9 @@ fn invalid(setting: &'static str, problem: impl Into<String>) -> InvalidSetting 
 pub fn check(endpoint: &mut Endpoint) -> Result<(), InvalidSetting> {
     check_name(&endpoint.name)?;
     endpoint.url = check_url(&endpoint.url, endpoint.allow_private)?.into();
+    if subscriber::name_in(&endpoint.url).is_some() && endpoint.format != "native" {
+        return Err(invalid("format", "a subscriber within the process is told in the native format"));
+    }
     check_secret("secret", &endpoint.secret)?;
     if let Some(secret) = &endpoint.secret_next {
         check_secret("secret_next", secret)?;
@@ -193,6 +201,9 @@ pub fn check(endpoint: &mut Endpoint) -> Result<(), InvalidSetting> {
         if !(min..=max).contains(&value) {
             return Err(invalid(setting, format!("{value} is not between {min} and {max}")));
         }
+    }
+    if let Some(rate) = endpoint.rate_max_per_s.filter(|rate| !(1..=100_000).contains(rate)) {
+        return Err(invalid("rate_max_per_s", format!("{rate} is not between 1 and 100000")));
     }
     Ok(())
 }
@@ -221,6 +232,10 @@ pub fn check_url(url: &str, allow_private: bool) -> Result<Url, InvalidSetting> 
         return Err(fault("it contains white space or control characters".into()));
     }
     let parsed = Url::parse(url).map_err(|error| fault(format!("{url:?} cannot be read: {error}")))?;
+    if let Some(name) = subscriber::name_in(url) {
+        check_name(name).map_err(|error| fault(format!("the name of the subscriber: {}", error.problem)))?;
+        return Ok(parsed);
+    }
     if !matches!(parsed.scheme(), "http" | "https") {
         return Err(fault(format!(
             "{url:?} begins with {}://; only http:// and https:// are sent to",

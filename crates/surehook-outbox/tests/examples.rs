@@ -4,6 +4,10 @@
 mod common;
 
 #[expect(dead_code, reason = "its main is for people")]
+#[path = "../examples/cache_invalidation.rs"]
+mod cache_invalidation;
+
+#[expect(dead_code, reason = "its main is for people")]
 #[path = "../examples/order_service.rs"]
 mod order_service;
 
@@ -42,4 +46,11 @@ async fn the_order_service_with_sqlx_does_the_same() {
     let outcomes = order_service_sqlx::run(&url).await.unwrap();
     assert!(matches!(outcomes[..], [Enqueued::New(_), Enqueued::New(a), Enqueued::Already(b)] if a == b));
     assert_eq!(outbox.count("SELECT count(*) FROM outbox_events").await, 2);
+}
+
+#[tokio::test]
+async fn the_cache_forgets_what_was_changed() {
+    let outbox = Outbox::new().await;
+    let seen = cache_invalidation::run(outbox.test_database.url()).await.unwrap();
+    assert_eq!(seen, ["20 euros", "25 euros"], "the old price from the cache, and the new one after the change");
 }

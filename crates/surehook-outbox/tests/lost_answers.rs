@@ -88,14 +88,15 @@ const CHARGES: &str = "
         $$ BEGIN INSERT INTO charges VALUES (NEW.lane_id); RETURN NEW; END $$;
     CREATE TRIGGER charge AFTER UPDATE ON outbox_lanes FOR EACH ROW WHEN (NEW.crashes > OLD.crashes) EXECUTE FUNCTION charge()";
 
-/// Delivers 20 lanes of two with the answers to such statements lost.
-async fn deliver_without_answers_to(words: &'static str, breaks: usize) {
+/// Delivers 20 lanes of two with the answers to such statements lost; the receiver answers with `status`, and a refusal
+/// is the end.
+async fn deliver_without_answers_to(words: &'static str, breaks: usize, status: u16) {
     let outbox = Outbox::new().await;
     outbox.sql.batch_execute(CHARGES).await.unwrap();
     // Slower than the recorder gathers, so that it speaks of lanes which are still in hand, too.
-    let receiver = Receiver::start(|_| Answer::status(200).after(Duration::from_millis(15))).await;
+    let receiver = Receiver::start(move |_| Answer::status(status).after(Duration::from_millis(15))).await;
     // A lease would hold the lanes for more than two minutes.
-    outbox.endpoint("ci", &receiver.url("/"), "timeout_ms = 60000").await;
+    outbox.endpoint("ci", &receiver.url("/"), "timeout_ms = 60000, max_attempts = 1").await;
     for n in 0..40 {
         outbox.tell_quietly(&format!("key-{}", n % 20), format!("{n}").as_bytes()).await;
     }
@@ -106,7 +107,9 @@ async fn deliver_without_answers_to(words: &'static str, breaks: usize) {
     outbox.drained().await;
     worker.stop().await;
     assert_eq!(proxy.broken.load(Ordering::SeqCst), breaks);
-    assert_eq!(outbox.states().await, [("published".to_owned(), 40)]);
+    let (state, dead) = if status == 200 { ("published", 0) } else { ("failed", 40) };
+    assert_eq!(outbox.states().await, [(state.to_owned(), 40)]);
+    assert_eq!(outbox.count("SELECT count(*) FROM outbox_dlq").await, dead);
     assert_eq!(outbox.count("SELECT count(*) FROM outbox_attempts").await, 40, "nothing is recorded twice");
     assert_eq!(outbox.count("SELECT count(*) FROM charges").await, 0, "nobody is charged");
     assert_eq!(receiver.requests().len(), 40, "nothing is sent twice");
@@ -114,17 +117,18 @@ async fn deliver_without_answers_to(words: &'static str, breaks: usize) {
 
 #[tokio::test]
 async fn a_claim_whose_answer_is_lost_is_given_back_at_once_and_charged_to_nobody() {
-    deliver_without_answers_to("SET owner = $1, epoch = l.epoch + 1", 3).await;
+    deliver_without_answers_to("SET owner = $1, epoch = l.epoch + 1", 3, 200).await;
 }
 
 #[tokio::test]
 async fn a_record_whose_answer_is_lost_is_said_again_and_written_once() {
-    deliver_without_answers_to("WITH said AS", 3).await;
+    deliver_without_answers_to("WITH said AS", 3, 200).await;
 }
 
 #[tokio::test]
 async fn a_commit_whose_answer_is_lost_is_said_again_and_written_once() {
-    deliver_without_answers_to("COMMIT", 3).await;
+    // What is plain is one statement; a dead letter is written in a transaction.
+    deliver_without_answers_to("COMMIT", 3, 500).await;
 }
 
 #[tokio::test]

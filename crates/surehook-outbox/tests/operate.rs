@@ -3,20 +3,23 @@
 
 use std::collections::BTreeMap;
 
+mod common;
+
 use surehook_outbox::endpoint::{EndpointChange, EndpointState, OnDead, Scope};
 use surehook_outbox::store::endpoints::{self, EndpointError, NewEndpoint};
 use surehook_outbox::store::operate::{
-    DeadLetterFilter, DeadLetterReason, DeadLetterState, DeliveryFilter, DeliveryStatus, EventFilter, LaneStanding,
-    OnHead, Replayed, attempts, explain, list_dead_letters, list_deliveries, list_events, next_dead_letters, replay,
+    DeadLetterFilter, DeadLetterReason, DeadLetterState, DeliveryFilter, DeliveryStatus, EventFilter, HowToReplay,
+    LaneStanding, OnHead, Replayed, attempts, explain, list_dead_letters, list_deliveries, list_events, replay,
     retry_now, show_dead_letter, show_delivery, show_event, skip,
 };
 use surehook_outbox::store::{Database, Session, migrate};
-use surehook_testkit::postgres::TestDatabase;
+use surehook_testkit::postgres::{Pgbouncer, TestDatabase};
 use uuid::Uuid;
 
 struct World {
     database: Database,
     session: Session,
+    _pooler: Option<Pgbouncer>,
     _dropped_last: TestDatabase,
 }
 
@@ -27,9 +30,10 @@ async fn world() -> World {
         database.close().await;
     })
     .await;
-    let database = Database::connect(test_database.url(), "test", 4).unwrap();
+    let pooler = common::pooler().await;
+    let database = common::connect(&test_database, pooler.as_ref(), 4);
     let session = database.session().await.unwrap();
-    World { database, session, _dropped_last: test_database }
+    World { database, session, _pooler: pooler, _dropped_last: test_database }
 }
 
 impl World {
@@ -124,6 +128,8 @@ fn ref_of(payload: &[u8]) -> Option<String> {
     payload["ref"].as_str().map(str::to_owned)
 }
 
+const CAREFULLY: HowToReplay = HowToReplay { subject_of: Some(ref_of), new_id: false };
+
 const LEASE: &str = "UPDATE outbox_lanes SET owner = gen_random_uuid(), leased_until = now() + interval '1 min',
     ready_at = now() + interval '1 min', epoch = epoch + 1 WHERE lane_id = $1";
 const BACK_OFF: &str =
@@ -140,7 +146,7 @@ async fn endpoints_are_added_changed_paused_and_removed() {
     let added = endpoints::add(database, new.clone()).await.unwrap();
     assert_eq!(added.url, "https://ci.example.com/hook");
     assert_eq!((added.aggregate_id.as_deref(), added.aggregate_group.as_deref()), (None, Some("team")));
-    assert_eq!((added.max_attempts, added.timeout_ms, added.in_flight_max), (7, 10_000, 8));
+    assert_eq!((added.max_attempts, added.timeout_ms, added.in_flight_max), (7, 10_000, 256));
     {
         use secrecy::ExposeSecret;
         assert!(added.secret.expose_secret().len() >= 43, "at least 256 bits");
@@ -391,25 +397,34 @@ async fn a_dead_letter_is_replayed_under_its_id() {
 
     // Swept away while it was idle: the lane is made again.
     world.sql("DELETE FROM outbox_lanes WHERE lane_id = $1", lane).await;
-    assert_eq!(replay(&world.database, dead, Some(ref_of)).await.unwrap(), Replayed::Appended { ahead: 0 });
-    assert_eq!(replay(&world.database, dead, Some(ref_of)).await.unwrap(), Replayed::AlreadyReplaying);
+    assert_eq!(
+        replay(&world.database, dead, &CAREFULLY).await.unwrap(),
+        Replayed::Appended { delivery_id: dead, ahead: 0 }
+    );
+    assert_eq!(replay(&world.database, dead, &CAREFULLY).await.unwrap(), Replayed::AlreadyReplaying);
     let delivery = show_delivery(&world.database, dead).await.unwrap().unwrap();
     assert_eq!((delivery.status, delivery.replay, delivery.seq), (DeliveryStatus::Pending, true, 1));
     assert_eq!(list_dead_letters(&world.database, &filter).await.unwrap().len(), 0);
 
     // It dies again, and is replayed and let go: it is dead as before.
     world.end_head(delivery.lane_id, "failed", false).await;
-    assert_eq!(replay(&world.database, dead, Some(ref_of)).await.unwrap(), Replayed::Appended { ahead: 0 });
+    assert_eq!(
+        replay(&world.database, dead, &CAREFULLY).await.unwrap(),
+        Replayed::Appended { delivery_id: dead, ahead: 0 }
+    );
     assert_eq!(skip(&world.database, dead, false).await.unwrap(), OnHead::Done);
     let (letter, _) = show_dead_letter(&world.database, dead).await.unwrap().unwrap();
     assert_eq!((letter.state, letter.replays), (DeadLetterState::Dead, 2));
 
-    assert_eq!(replay(&world.database, dead, Some(ref_of)).await.unwrap(), Replayed::Appended { ahead: 0 });
+    assert_eq!(
+        replay(&world.database, dead, &CAREFULLY).await.unwrap(),
+        Replayed::Appended { delivery_id: dead, ahead: 0 }
+    );
     world.end_head(delivery.lane_id, "published", false).await;
-    assert_eq!(replay(&world.database, dead, Some(ref_of)).await.unwrap(), Replayed::AlreadyDelivered);
+    assert_eq!(replay(&world.database, dead, &CAREFULLY).await.unwrap(), Replayed::AlreadyDelivered);
     endpoints::remove(&world.database, "ci").await.unwrap();
-    assert_eq!(replay(&world.database, dead, None).await.unwrap(), Replayed::EndpointRemoved);
-    assert_eq!(replay(&world.database, Uuid::new_v4(), None).await.unwrap(), Replayed::Unknown);
+    assert_eq!(replay(&world.database, dead, &HowToReplay::default()).await.unwrap(), Replayed::EndpointRemoved);
+    assert_eq!(replay(&world.database, Uuid::new_v4(), &HowToReplay::default()).await.unwrap(), Replayed::Unknown);
 }
 
 #[tokio::test]
@@ -425,22 +440,25 @@ async fn an_older_message_about_the_same_thing_is_not_sent_after_a_newer_one() {
     // Another ref does not outdate it; a newer one of the same ref that is dead does not either.
     let second = world.sent("app", main).await;
     world.end_head(lane, "failed", false).await;
-    let filter = DeadLetterFilter { limit: 1, ..DeadLetterFilter::default() };
-    let page = next_dead_letters(&world.database, &filter, None).await.unwrap();
-    assert_eq!(page[0].delivery_id, first, "oldest event first");
-    let page = next_dead_letters(&world.database, &filter, page.first()).await.unwrap();
-    assert_eq!(page[0].delivery_id, second);
-    assert!(next_dead_letters(&world.database, &filter, page.first()).await.unwrap().is_empty());
 
     // Both in their old order: each is allowed.
-    assert_eq!(replay(&world.database, first, Some(ref_of)).await.unwrap(), Replayed::Appended { ahead: 0 });
-    assert_eq!(replay(&world.database, second, Some(ref_of)).await.unwrap(), Replayed::Appended { ahead: 1 });
+    assert_eq!(
+        replay(&world.database, first, &CAREFULLY).await.unwrap(),
+        Replayed::Appended { delivery_id: first, ahead: 0 }
+    );
+    assert_eq!(
+        replay(&world.database, second, &CAREFULLY).await.unwrap(),
+        Replayed::Appended { delivery_id: second, ahead: 1 }
+    );
     world.end_head(lane, "failed", false).await;
     let outdated = |published| Replayed::Outdated { by: second, published, subject: "refs/heads/main".into() };
-    assert_eq!(replay(&world.database, first, Some(ref_of)).await.unwrap(), outdated(false));
+    assert_eq!(replay(&world.database, first, &CAREFULLY).await.unwrap(), outdated(false));
     world.end_head(lane, "published", false).await;
-    assert_eq!(replay(&world.database, first, Some(ref_of)).await.unwrap(), outdated(true));
-    assert_eq!(replay(&world.database, first, None).await.unwrap(), Replayed::Appended { ahead: 0 });
+    assert_eq!(replay(&world.database, first, &CAREFULLY).await.unwrap(), outdated(true));
+    assert_eq!(
+        replay(&world.database, first, &HowToReplay::default()).await.unwrap(),
+        Replayed::Appended { delivery_id: first, ahead: 0 }
+    );
     assert_eq!(world.status(other).await, DeliveryStatus::Published);
 }
 
@@ -458,7 +476,10 @@ async fn a_lane_that_stopped_goes_on_by_retry_replay_or_skip() {
         assert_eq!(world.status(second).await, DeliveryStatus::Pending);
         match act {
             "retry" => assert_eq!(retry_now(&world.database, first).await.unwrap(), OnHead::Done),
-            "replay" => assert_eq!(replay(&world.database, first, None).await.unwrap(), Replayed::Revived),
+            "replay" => assert_eq!(
+                replay(&world.database, first, &HowToReplay::default()).await.unwrap(),
+                Replayed::Revived { delivery_id: first }
+            ),
             _ => assert_eq!(skip(&world.database, first, false).await.unwrap(), OnHead::Done),
         }
         let (letter, _) = show_dead_letter(&world.database, first).await.unwrap().unwrap();

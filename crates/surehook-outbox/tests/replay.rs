@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use common::{Outbox, SOON, settings};
 use surehook_outbox::WorkerSettings;
-use surehook_outbox::store::operate::{DeadLetterState, OnHead, Replayed, replay, retry_now, show_dead_letter, skip};
+use surehook_outbox::store::operate::{
+    DeadLetterState, HowToReplay, OnHead, Replayed, replay, retry_now, show_dead_letter, skip,
+};
 use surehook_testkit::receiver::{Answer, Receiver};
 use uuid::Uuid;
 
@@ -27,7 +29,10 @@ async fn a_replay_sends_the_same_id_and_bytes() {
     let worker = outbox.worker();
     outbox.until("SELECT count(*) = 1 FROM outbox_dlq").await;
     let dead: Uuid = outbox.sql.query_one("SELECT delivery_id FROM outbox_dlq", &[]).await.unwrap().get(0);
-    assert_eq!(replay(&outbox.database, dead, Some(|_| None)).await.unwrap(), Replayed::Appended { ahead: 0 });
+    assert_eq!(
+        replay(&outbox.database, dead, &HowToReplay { subject_of: Some(|_| None), new_id: false }).await.unwrap(),
+        Replayed::Appended { delivery_id: dead, ahead: 0 }
+    );
     outbox.until("SELECT state = 'delivered' FROM outbox_dlq").await;
     worker.stop().await;
 

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use common::Outbox;
 use surehook_outbox::endpoint::EndpointState;
 use surehook_outbox::retry::{DeathReason, Outcome};
+use surehook_outbox::store::jobs::JobState;
 use surehook_outbox::store::operate::{DeadLetterReason, DeadLetterState, DeliveryStatus};
 use surehook_outbox::store::record::Ends;
 
@@ -82,6 +83,7 @@ async fn page_code_and_schema_name_the_same_states() {
         ("reason", reasons(), "outbox_dlq", "reason"),
         ("reason", known(DeadLetterReason::WORDS), "outbox_dlq", "reason"),
         ("dlq-state", known(DeadLetterState::WORDS), "outbox_dlq", "state"),
+        ("job-state", known(JobState::WORDS), "outbox_jobs", "state"),
         ("endpoint-state", known(EndpointState::WORDS), "endpoints", "state"),
     ] {
         let page = documented(marker);

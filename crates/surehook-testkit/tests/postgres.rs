@@ -27,7 +27,7 @@ async fn each_test_has_a_database_of_its_own_from_one_template() {
 
 #[tokio::test]
 async fn a_cluster_can_be_killed_and_comes_back_with_its_data() {
-    let cluster = Cluster::start(Settings { durable: true, more: Vec::new() }).await;
+    let cluster = Cluster::start(Settings { durable: true, ..Settings::default() }).await;
     let url = cluster.url("postgres");
     let client = postgres::connect(&url).await;
     client.batch_execute("CREATE TABLE kept (n bigint); INSERT INTO kept VALUES (7)").await.unwrap();

@@ -114,6 +114,7 @@ async fn pushes(database: &Database, storage: &Storage, data: &Path, work: &Chec
         listen: ([127, 0, 0, 1], 0).into(),
         database: database.clone(),
         data: data.to_owned(),
+        watchdog: None,
         // The scan would come first.
         config: Config { scan: ScanConfig { every_s: 3600 }, ..Config::default() },
     })

@@ -21,3 +21,4 @@ pub mod serve;
 pub mod store;
 pub mod telemetry;
 pub mod upkeep;
+pub mod watchdog;

@@ -6,7 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use surehook::alerting::runbook;
 use surehook::config::file::{self, Config};
+use surehook::store::alerts::KINDS;
 use surehook_testkit::receiver::{Answer, Receiver};
 use surehook_webhook::{Secret, Secrets, Verifier};
 
@@ -101,5 +103,39 @@ fn the_settings_shown_are_the_defaults() {
     for line in file::reference().lines().filter(|line| !line.is_empty()) {
         let key = line.split('=').next().unwrap().trim();
         assert!(shown.lines().any(|shown| shown.trim_start().starts_with(key)), "{key} is not shown");
+    }
+}
+
+#[test]
+fn each_kind_of_alert_has_a_section_of_the_runbook_and_its_commands_are_there() {
+    let (_, runbook) = OPERATING.split_once("\n## Runbook\n").unwrap();
+    let runbook = runbook.split("\n## ").next().unwrap();
+    let mut sections: Vec<&str> = runbook.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    let mut kinds: Vec<&str> = KINDS.iter().map(|(_, name)| *name).collect();
+    kinds.extend([runbook::DATABASE_AWAY, "The database gets slow", "A loop that died"]);
+    sections.sort_unstable();
+    kinds.sort_unstable();
+    assert_eq!(sections, kinds);
+    for (kind, name) in KINDS {
+        assert!(runbook::link("", kind).ends_with(&format!("docs/operating.md#{name}")));
+        let row = OPERATING.lines().find(|line| line.starts_with('|') && line.contains(&format!("`{name}`")));
+        let severity = runbook::severity(kind).as_str();
+        assert!(row.is_some_and(|row| row.contains(&format!("| {severity} |"))), "{name} is {severity}: {row:?}");
+    }
+    // What is to be pressed at night must exist.
+    let advised = KINDS.iter().flat_map(|(kind, _)| runbook::advice(*kind, "NAME")).chain(runbook::database_away());
+    let written = runbook.split('`').skip(1).step_by(2).map(str::to_owned);
+    for text in advised.chain(written) {
+        for command in text.split("surehook ").skip(1) {
+            let is_word = |word: &&str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase());
+            let words: Vec<&str> = command.split([' ', ':', '.', ',']).take(2).take_while(is_word).collect();
+            let output = Command::new(env!("CARGO_BIN_EXE_surehook")).args(&words).arg("--help").output().unwrap();
+            let help = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{text}: surehook {words:?}");
+            for option in command.split_whitespace().filter(|word| word.starts_with("--")) {
+                let option = option.trim_end_matches([',', '.', ')']);
+                assert!(help.contains(option), "{text}: {words:?} has no {option}");
+            }
+        }
     }
 }

@@ -63,6 +63,7 @@ fn target(url: String, timeout: Duration) -> Result<Target> {
         allow_private: true,
         timeout,
         in_flight_max: 1,
+        rate_max_per_s: None,
         block_on_dead: false,
         policy: Policy {
             max_attempts: 5,
@@ -72,6 +73,7 @@ fn target(url: String, timeout: Duration) -> Result<Target> {
             retry_max_delay: Duration::from_secs(16),
             conflict: Conflict::Success,
         },
+        route: Default::default(),
     })
 }
 

@@ -69,7 +69,7 @@ async fn once(url: &str, surehook: bool, signal: &str, name: &str, head_start: D
         let worker = start(&Database::connect(url, WORKER, 8)?, Wake::default());
         // It has seen the first one alive before that one goes.
         wait_for_two_workers(&client).await;
-        Second::Surehook(worker)
+        Second::Surehook(Box::new(worker))
     } else {
         let url = url.to_owned();
         Second::Plain(tokio::spawn(async move { plain::work(&url, DEADLINE).await }))
@@ -97,7 +97,7 @@ async fn once(url: &str, surehook: bool, signal: &str, name: &str, head_start: D
 
 enum Second {
     Plain(tokio::task::JoinHandle<Result<()>>),
-    Surehook(surehook_outbox::Worker),
+    Surehook(Box<surehook_outbox::Worker>),
 }
 
 async fn wait_for_two_workers(client: &Client) {

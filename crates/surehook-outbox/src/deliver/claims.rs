@@ -1,31 +1,51 @@
-//! The claim loop: looks for due lanes, claims within the free slots, and starts a task per lane.
+//! The claim loop: takes due lanes as far as their endpoints' windows allow, and starts a task for each.
 //!
-//! Two things are special. After a claim whose answer was lost there may be lanes that bear this worker's name and that
-//! nobody works on: [`Doubt`]. And a lane that two workers vanished with is handled alone: [`Suspicion`].
+//! What there is to take from is what the scout last saw ([`Scene`]); a wake-up claims at once from the endpoints that are
+//! known, and only if that brings nothing is the scout asked to look. Two things are special. After a claim whose answer was
+//! lost there may be lanes that bear this worker's name and that nobody works on: [`Doubt`]. And a lane that two workers
+//! vanished with is handled alone: [`Suspicion`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
+use super::feed::{self, Feed};
 use super::fence::Life;
+use super::scout::{Known, Scene};
+use super::suspicion::{Suspicion, Turn};
 use super::{Shared, chain, lane, recorder};
 use crate::crash::point;
-use crate::store::claim::{self, ClaimedLane, Delivery, Quota};
+use crate::store::claim::{self, ClaimedLane, Quota, Range, Reading};
 use crate::store::{DatabaseError, Session, workers};
-use crate::target::Target;
 
 /// The claim loop's books.
 #[derive(Default)]
 struct Books {
-    /// Which lanes are in hand, per endpoint.
-    in_hand: HashMap<Uuid, usize>,
-    lanes: JoinSet<Uuid>,
+    lanes: JoinSet<()>,
     doubt: Option<Doubt>,
     suspicion: Suspicion,
+    /// What the scout last saw.
+    scene: Arc<Scene>,
+    /// Per endpoint: of what became due before this time, all was taken. The scout finds what was committed late.
+    after: HashMap<Uuid, Timestamp>,
+}
+
+impl Books {
+    /// Takes over a new scene: what is due behind a mark pulls the mark back.
+    fn note(&mut self, scene: Arc<Scene>) {
+        self.after.retain(|endpoint_id, _| scene.endpoints.contains_key(endpoint_id));
+        for (endpoint_id, known) in &scene.endpoints {
+            if let (Some(due_since), Some(after)) = (known.due_since, self.after.get_mut(endpoint_id)) {
+                *after = (*after).min(due_since - SignedDuration::from_micros(1));
+            }
+        }
+        self.scene = scene;
+    }
 }
 
 /// After a claim whose answer did not come: it may have taken lanes that nobody here knows of, now or in a moment.
@@ -39,46 +59,34 @@ struct Doubt {
 const DOUBT: Duration = Duration::from_secs(15);
 /// How often is looked for its lanes.
 const DOUBT_LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Where the handling of lanes under suspicion stands, each of which is handled alone.
-#[derive(Default)]
-enum Suspicion {
-    #[default]
-    None,
-    /// Lanes in hand come back, nothing is claimed.
-    MakingRoom { since: Instant },
-    /// One is in hand, alone.
-    Alone { since: Instant },
-    /// The others have their turn, for as long as that took.
-    Resting { until: Instant },
-}
-
-/// Lanes just claimed: when, and in which life of the worker.
-struct Claim {
-    lanes: Vec<ClaimedLane>,
-    at: Instant,
-    life: Life,
-}
+/// What is committed this long after it became due is still found by the claims themselves, later things by the scout.
+const COMMITTED_WITHIN: SignedDuration = SignedDuration::from_secs(2);
+/// Bodies that were read ahead and not sent yet; above it nothing is claimed.
+const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// What a look for work brought.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looked {
     /// As much as was asked for was taken: there may be more.
     Again,
-    /// More is due than there are free slots.
+    /// More is due than there is room for.
     MoreIsDue,
-    /// All that was due and allowed is in hand.
-    Satisfied,
+    /// Nothing was taken, or all that was due.
+    Satisfied { lanes: usize },
 }
 
-pub(super) async fn run(shared: Arc<Shared>, reports: recorder::Reports) {
+pub(super) async fn run(shared: Arc<Shared>, reports: recorder::Reports, feed: Feed) {
     let mut books = Books::default();
+    let mut scenes = shared.scout.follow();
     let mut failures = 0u32;
+    let mut woken = false;
     while !shared.stops.soft.is_cancelled() {
+        shared.watched.claims.works();
+        shared.pulses.claims.beat();
         // Registered before the look, so that work which arrives during it is not missed.
-        let notified = shared.wake.notified();
-        let mut looked = Looked::Satisfied;
-        match look(&shared, &reports, &mut books).await {
+        let (notified, room) = (shared.wake.notified(), shared.gate.room());
+        let mut looked = Looked::Satisfied { lanes: 0 };
+        match look(&shared, &reports, &feed, &mut books, &scenes).await {
             Ok(found) => {
                 failures = 0;
                 looked = found;
@@ -86,21 +94,29 @@ pub(super) async fn run(shared: Arc<Shared>, reports: recorder::Reports) {
             Err(error) => {
                 failures += 1;
                 if failures == 1 || failures.is_multiple_of(60) {
-                    tracing::warn!(error = %chain(&error), failures, "cannot look for work; trying again every second");
+                    tracing::warn!(error = %chain(&error), failures, "cannot claim work; trying again at every poll");
                 }
             }
         }
-        tokio::select! {
-            () = std::future::ready(()), if looked == Looked::Again => {}
-            () = notified, if failures == 0 => {}
-            () = tokio::time::sleep(shared.settings.poll) => {}
-            () = shared.stops.soft.cancelled() => {}
-            () = one_lane_ends(&mut books), if !books.lanes.is_empty() && looked == Looked::MoreIsDue => {}
+        // Somebody says that there is work, and none is seen: perhaps at an endpoint that is not known here.
+        if woken && looked == (Looked::Satisfied { lanes: 0 }) {
+            shared.scout.ask();
         }
+        woken = tokio::select! {
+            () = std::future::ready(()), if looked == Looked::Again => false,
+            () = notified, if failures == 0 => true,
+            Ok(()) = scenes.changed(), if failures == 0 => false,
+            () = room, if looked == Looked::MoreIsDue => false,
+            () = one_lane_ends(&mut books), if !books.lanes.is_empty() && looked == Looked::MoreIsDue => false,
+            () = tokio::time::sleep(shared.settings.poll) => false,
+            () = shared.stops.soft.cancelled() => false,
+        };
         while let Some(ended) = books.lanes.try_join_next() {
-            settle(&mut books.in_hand, ended);
+            settle(ended);
         }
     }
+    shared.watched.claims.rests();
+    shared.pulses.claims.rest();
     while !books.lanes.is_empty() {
         one_lane_ends(&mut books).await;
     }
@@ -110,128 +126,185 @@ pub(super) async fn run(shared: Arc<Shared>, reports: recorder::Reports) {
 
 async fn one_lane_ends(books: &mut Books) {
     if let Some(ended) = books.lanes.join_next().await {
-        settle(&mut books.in_hand, ended);
+        settle(ended);
     }
 }
 
-fn settle(in_hand: &mut HashMap<Uuid, usize>, ended: Result<Uuid, tokio::task::JoinError>) {
-    match ended {
-        Ok(endpoint_id) => {
-            if let Some(count) = in_hand.get_mut(&endpoint_id) {
-                *count -= 1;
-                if *count == 0 {
-                    in_hand.remove(&endpoint_id);
-                }
-            }
-        }
-        // Lane tasks catch panics themselves; should one get through, its lane is freed by the end of its lease.
-        Err(error) => {
-            tracing::error!(%error, "a lane task ended abnormally; its lane is free again when its lease ends");
-        }
+fn settle(ended: Result<(), tokio::task::JoinError>) {
+    // Lane tasks catch panics themselves; should one get through, its lane is freed by the end of its lease.
+    if let Err(error) = ended {
+        tracing::error!(%error, "a lane task ended abnormally; its lane is free again when its lease ends");
     }
 }
 
-/// Looks for due lanes, claims within the free slots, reads, and starts a task per lane.
-async fn look(shared: &Arc<Shared>, reports: &recorder::Reports, books: &mut Books) -> Result<Looked, DatabaseError> {
+/// Claims within the windows, reads, and starts a task per lane.
+async fn look(
+    shared: &Arc<Shared>,
+    reports: &recorder::Reports,
+    feed: &Feed,
+    books: &mut Books,
+    scenes: &watch::Receiver<Arc<Scene>>,
+) -> Result<Looked, DatabaseError> {
+    let scene = scenes.borrow().clone();
+    if !Arc::ptr_eq(&scene, &books.scene) {
+        books.note(Arc::clone(&scene));
+    }
     let room = shared.settings.lanes_in_flight_max.saturating_sub(books.lanes.len());
-    if room == 0 || (matches!(books.suspicion, Suspicion::Alone { .. }) && !books.lanes.is_empty()) {
+    let is_full = room == 0 || shared.held.body_bytes() > BODY_BYTES_MAX;
+    if is_full || (books.suspicion.is_alone() && !books.lanes.is_empty()) {
         return Ok(Looked::MoreIsDue);
     }
     // Taken before the claim: whoever declares this worker dead after it also takes what it claims now.
-    let Some(life) = shared.fence.life() else { return Ok(Looked::Satisfied) };
+    let Some(life) = shared.fence.life() else { return Ok(Looked::Satisfied { lanes: 0 }) };
     let session = shared.database.session().await?;
     clear_doubt(shared, &session, books).await?;
-    let due = claim::due_endpoints(&session).await?;
-    if let Some(now) = due.now {
-        shared.clock.set(now);
+    let hands = Hands { shared, reports, feed, scene: &scene, life };
+    let suspect_at = scene.endpoints.values().find(|known| known.has_suspect);
+    let turn = books.suspicion.turn(suspect_at.is_some(), Instant::now());
+    shared.held.make_room(turn == Turn::Suspect);
+    if turn == Turn::Suspect {
+        let Some(known) = suspect_at.filter(|_| books.lanes.is_empty()) else { return Ok(Looked::MoreIsDue) };
+        return hands.take_suspect(books, &session, known).await;
     }
-    let targets: HashMap<Uuid, Arc<Target>> = due.targets.into_iter().map(|t| (t.endpoint_id, Arc::new(t))).collect();
-    let suspect_at = due.suspect_at.and_then(|endpoint_id| targets.get(&endpoint_id));
-    if !may_claim_others(shared, books, suspect_at.is_some()) {
-        let Some(target) = suspect_at.filter(|_| books.lanes.is_empty()) else { return Ok(Looked::MoreIsDue) };
-        return take_suspect(shared, reports, books, &session, target, life).await;
-    }
-    let (quotas, some_are_full) = quotas(shared, books, room, &targets);
-    let full = if some_are_full { Looked::MoreIsDue } else { Looked::Satisfied };
-    if quotas.is_empty() {
-        return Ok(full);
-    }
-    let claimed_at = Instant::now();
-    let read_max = i64::try_from(shared.settings.deliveries_per_read).unwrap_or(i64::MAX);
-    point("claim.chosen");
-    let claimed = match claim::claim(&session, shared.id, &quotas, read_max).await {
-        Ok(claimed) => claimed,
-        Err(error) => return Err(doubt(books, error)),
-    };
-    let taken_whole =
-        quotas.iter().any(|q| claimed.iter().filter(|lane| lane.endpoint_id == q.endpoint_id).count() == q.lanes);
-    let claim = Claim { lanes: claimed, at: claimed_at, life };
-    begin(shared, reports, books, &session, &targets, claim).await?;
-    Ok(if taken_whole { Looked::Again } else { full })
+    hands.take(books, &session, room).await
 }
 
-/// How many lanes to claim from each endpoint, and whether some have no slot free.
-fn quotas(shared: &Shared, books: &Books, room: usize, targets: &HashMap<Uuid, Arc<Target>>) -> (Vec<Quota>, bool) {
-    let (mut quotas, mut some_are_full, mut room_left) = (Vec::new(), false, room);
-    for target in targets.values() {
-        let busy = books.in_hand.get(&target.endpoint_id).copied().unwrap_or(0);
-        let free = target.in_flight_max.saturating_sub(busy).min(shared.settings.lanes_per_claim).min(room_left);
-        if free == 0 {
-            some_are_full = true;
-            continue;
-        }
-        room_left -= free;
-        quotas.push(Quota { endpoint_id: target.endpoint_id, lanes: free, timeout: target.timeout });
-    }
-    (quotas, some_are_full)
-}
-
-/// Whether lanes that are not under suspicion have their turn.
-fn may_claim_others(shared: &Shared, books: &mut Books, suspect_is_due: bool) -> bool {
-    let now = Instant::now();
-    if let Suspicion::Alone { since } = books.suspicion {
-        // It has ended: else nobody had looked.
-        books.suspicion = Suspicion::Resting { until: now + (now - since) };
-    }
-    let rests = matches!(books.suspicion, Suspicion::Resting { until } if now < until);
-    if !suspect_is_due || rests {
-        if !rests {
-            books.suspicion = Suspicion::None;
-        }
-        shared.held.make_room(false);
-        return true;
-    }
-    if !matches!(books.suspicion, Suspicion::MakingRoom { .. }) {
-        books.suspicion = Suspicion::MakingRoom { since: now };
-        shared.held.make_room(true);
-    }
-    false
-}
-
-/// Takes one lane under suspicion, with nothing else in hand.
-async fn take_suspect(
-    shared: &Arc<Shared>,
-    reports: &recorder::Reports,
-    books: &mut Books,
-    session: &Session,
-    target: &Arc<Target>,
+/// What taking lanes needs.
+struct Hands<'a> {
+    shared: &'a Arc<Shared>,
+    reports: &'a recorder::Reports,
+    feed: &'a Feed,
+    scene: &'a Scene,
     life: Life,
-) -> Result<Looked, DatabaseError> {
-    let since = match books.suspicion {
-        Suspicion::MakingRoom { since } => since,
-        _ => Instant::now(),
-    };
-    shared.held.make_room(false);
-    books.suspicion = Suspicion::Alone { since };
-    let claimed_at = Instant::now();
-    let claimed = match claim::claim_suspect(session, shared.id, target.endpoint_id, target.timeout).await {
-        Ok(claimed) => claimed,
-        Err(error) => return Err(doubt(books, error)),
-    };
-    let targets = HashMap::from([(target.endpoint_id, Arc::clone(target))]);
-    let claim = Claim { lanes: claimed.into_iter().collect(), at: claimed_at, life };
-    begin(shared, reports, books, session, &targets, claim).await?;
-    Ok(Looked::Again)
+}
+
+impl Hands<'_> {
+    async fn take(&self, books: &mut Books, session: &Session, room: usize) -> Result<Looked, DatabaseError> {
+        let (quotas, some_are_full) = self.quotas(books, room);
+        if quotas.is_empty() {
+            return Ok(if some_are_full { Looked::MoreIsDue } else { Looked::Satisfied { lanes: 0 } });
+        }
+        let (claimed_at, asked_at) = (Instant::now(), self.shared.clock.now());
+        let reading =
+            Reading { deliveries_max: self.shared.settings.deliveries_per_read, not_before: feed::recent(self.shared) };
+        point("claim.chosen");
+        let claimed = match claim::claim(session, self.shared.id, &quotas, reading).await {
+            Ok(claimed) => claimed,
+            Err(error) => return Err(doubt(books, error)),
+        };
+        let mut is_more = false;
+        for quota in &quotas {
+            let taken = claimed.iter().filter(|lane| lane.endpoint_id == quota.endpoint_id).count();
+            let is_whole = taken == quota.lanes;
+            is_more |= is_whole;
+            self.shared.gate.crowded(quota.endpoint_id, is_whole);
+            if !is_whole {
+                books.after.insert(quota.endpoint_id, quota.after.max(asked_at - COMMITTED_WITHIN));
+            }
+        }
+        let lanes = claimed.len();
+        self.begin(books, session, claimed, claimed_at).await?;
+        Ok(match (is_more, some_are_full) {
+            (true, _) => Looked::Again,
+            (false, true) => Looked::MoreIsDue,
+            (false, false) => Looked::Satisfied { lanes },
+        })
+    }
+
+    /// How many lanes to claim from each endpoint, and whether some that have work are full.
+    fn quotas(&self, books: &Books, room: usize) -> (Vec<Quota>, bool) {
+        let (mut quotas, mut some_are_full, mut room_left) = (Vec::new(), false, room);
+        for known in self.scene.endpoints.values() {
+            let endpoint_id = known.target.endpoint_id;
+            let free = self.shared.gate.free(&known.target);
+            let lanes = free.min(self.shared.settings.lanes_per_claim).min(room_left);
+            if lanes == 0 {
+                let has_work = known.due_since.is_some() || self.shared.gate.is_crowded(endpoint_id);
+                self.shared.gate.crowded(endpoint_id, has_work);
+                some_are_full |= has_work;
+                continue;
+            }
+            room_left -= lanes;
+            let after = books.after.get(&endpoint_id).copied().unwrap_or(Timestamp::UNIX_EPOCH);
+            quotas.push(Quota { endpoint_id, version: known.version, lanes, after });
+        }
+        (quotas, some_are_full)
+    }
+
+    /// Takes one lane under suspicion, with nothing else in hand.
+    async fn take_suspect(&self, books: &mut Books, session: &Session, known: &Known) -> Result<Looked, DatabaseError> {
+        self.shared.held.make_room(false);
+        books.suspicion.begins(Instant::now());
+        let (claimed_at, endpoint_id) = (Instant::now(), known.target.endpoint_id);
+        let not_before = feed::recent(self.shared);
+        let claimed = claim::claim_suspect(session, self.shared.id, endpoint_id, known.version, not_before).await;
+        let claimed = claimed.map_err(|error| doubt(books, error))?;
+        // What the scout saw is no longer so: the lane is in hand, or another's.
+        self.shared.scout.ask();
+        let lanes = usize::from(claimed.is_some());
+        self.begin(books, session, claimed.into_iter().collect(), claimed_at).await?;
+        Ok(if lanes > 0 { Looked::MoreIsDue } else { Looked::Satisfied { lanes } })
+    }
+
+    /// Starts a task for each lane.
+    async fn begin(
+        &self,
+        books: &mut Books,
+        session: &Session,
+        mut claimed: Vec<ClaimedLane>,
+        claimed_at: Instant,
+    ) -> Result<(), DatabaseError> {
+        if claimed.is_empty() {
+            return Ok(());
+        }
+        point("claim.committed");
+        let grips: Vec<_> = claimed.iter().map(|lane| self.shared.held.add(lane, claimed_at)).collect();
+        if let Err(error) = self.read_gaps(session, &mut claimed).await {
+            // What was claimed but could not be read is given back as it was, as soon as the database answers again.
+            claimed.iter().for_each(|lane| self.reports.send(recorder::Report::give_back(lane)));
+            return Err(error);
+        }
+        point("claim.read");
+        for (lane, grip) in claimed.into_iter().zip(grips) {
+            let Some(known) = self.scene.endpoints.get(&lane.endpoint_id) else { continue };
+            self.shared.gate.enter(lane.endpoint_id);
+            let run = lane::LaneRun::new(
+                Arc::clone(self.shared),
+                self.reports.clone(),
+                self.feed.clone(),
+                Arc::clone(&known.target),
+                (lane, grip),
+                self.life,
+            );
+            books.lanes.spawn(run.run());
+        }
+        Ok(())
+    }
+
+    /// Looks again for first deliveries that the claim did not see: it saw an older state, or they are of another week.
+    async fn read_gaps(&self, session: &Session, claimed: &mut [ClaimedLane]) -> Result<(), DatabaseError> {
+        let read_max = i64::try_from(self.shared.settings.deliveries_per_read).unwrap_or(i64::MAX);
+        let ranges: Vec<Range> = claimed
+            .iter()
+            .filter(|lane| lane.deliveries.first().is_none_or(|first| first.seq != lane.done_seq + 1))
+            .filter_map(|lane| {
+                let format = self.scene.endpoints.get(&lane.endpoint_id)?.target.format.clone();
+                let until_seq = lane.last_seq.min(lane.done_seq + if lane.crashes > 0 { 1 } else { read_max });
+                Some(Range { lane_id: lane.lane_id, after_seq: lane.done_seq, until_seq, format })
+            })
+            .collect();
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let mut found = claim::read(session, &ranges, feed::recent(self.shared)).await?;
+        feed::look_everywhere(session, &ranges, &mut found).await?;
+        for lane in claimed {
+            if let Some(deliveries) = found.remove(&lane.lane_id) {
+                lane.deliveries = deliveries;
+            }
+        }
+        Ok(())
+    }
 }
 
 fn doubt(books: &mut Books, error: DatabaseError) -> DatabaseError {
@@ -250,81 +323,4 @@ async fn clear_doubt(shared: &Shared, session: &Session, books: &mut Books) -> R
     }
     books.doubt = (now < doubt.until).then_some(Doubt { next_look: now + DOUBT_LOOK_EVERY, ..doubt });
     Ok(())
-}
-
-/// Reads what claimed lanes have to deliver and starts a task for each.
-async fn begin(
-    shared: &Arc<Shared>,
-    reports: &recorder::Reports,
-    books: &mut Books,
-    session: &Session,
-    targets: &HashMap<Uuid, Arc<Target>>,
-    claim: Claim,
-) -> Result<(), DatabaseError> {
-    let Claim { lanes: claimed, at: claimed_at, life } = claim;
-    if !claimed.is_empty() {
-        point("claim.committed");
-    }
-    claimed.iter().for_each(|lane| shared.held.add(lane.lane_id, lane.epoch));
-    let mut work = match read_claimed(session, shared, &claimed, targets).await {
-        Ok(work) => work,
-        Err(error) => {
-            // What was claimed but could not be read is given back as it was, as soon as the database answers again.
-            claimed.iter().for_each(|lane| reports.send(recorder::Report::give_back(lane)));
-            return Err(error);
-        }
-    };
-    if !claimed.is_empty() {
-        point("claim.read");
-    }
-    for lane in claimed {
-        let Some(target) = targets.get(&lane.endpoint_id) else { continue };
-        *books.in_hand.entry(lane.endpoint_id).or_default() += 1;
-        let deliveries = work.remove(&lane.lane_id).unwrap_or_default();
-        let run = lane::LaneRun {
-            shared: Arc::clone(shared),
-            reports: reports.clone(),
-            target: Arc::clone(target),
-            deliveries,
-            lease_ends: claimed_at + lane.lease,
-            life,
-            lane,
-        };
-        books.lanes.spawn(run.run());
-    }
-    Ok(())
-}
-
-/// Reads what the claimed lanes have to deliver: first among recent partitions only, then, where a row is missing, in all.
-async fn read_claimed(
-    session: &Session,
-    shared: &Shared,
-    claimed: &[ClaimedLane],
-    targets: &HashMap<Uuid, Arc<Target>>,
-) -> Result<HashMap<i64, Vec<Delivery>>, DatabaseError> {
-    let recent = shared.clock.now().checked_sub(SignedDuration::from_hours(24)).unwrap_or(jiff::Timestamp::MIN);
-    let lanes: Vec<(&ClaimedLane, &str)> =
-        claimed.iter().filter_map(|lane| Some((lane, targets.get(&lane.endpoint_id)?.format.as_str()))).collect();
-    let mut found = group(claim::read(session, &lanes, recent).await?);
-    let gaps: Vec<(&ClaimedLane, &str)> =
-        lanes.into_iter().filter(|(lane, _)| !is_complete(lane, found.get(&lane.lane_id))).collect();
-    if !gaps.is_empty() {
-        for (lane, _) in &gaps {
-            found.remove(&lane.lane_id);
-        }
-        found.extend(group(claim::read(session, &gaps, jiff::Timestamp::UNIX_EPOCH).await?));
-    }
-    Ok(found)
-}
-
-fn group(rows: Vec<(i64, Delivery)>) -> HashMap<i64, Vec<Delivery>> {
-    let mut lanes: HashMap<i64, Vec<Delivery>> = HashMap::new();
-    for (lane, delivery) in rows {
-        lanes.entry(lane).or_default().push(delivery);
-    }
-    lanes
-}
-
-fn is_complete(lane: &ClaimedLane, found: Option<&Vec<Delivery>>) -> bool {
-    found.is_some_and(|rows| rows.iter().map(|row| row.seq).eq(lane.done_seq + 1..=lane.until_seq))
 }

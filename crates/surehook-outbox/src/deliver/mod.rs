@@ -1,13 +1,20 @@
 //! The worker: claims lanes, delivers them side by side, records what happened. Holds no transaction while it sends.
 //!
-//! Tasks: one claim loop; one per lane in hand; the recorder; the heartbeat. All are joined by [`Worker::stop`].
+//! Tasks: the scout; the claim loop; one per lane in hand; the feed; the recorder; the heartbeat. All are joined by
+//! [`Worker::stop`].
 
 mod claims;
+mod feed;
 mod fence;
+mod gate;
 mod heartbeat;
 mod held;
 mod lane;
 mod recorder;
+mod scout;
+mod suspicion;
+mod watch_loops;
+mod window;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,11 +25,18 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use self::fence::Fence;
+use self::gate::Gate;
 use self::held::Held;
+use self::scout::Scout;
+pub use self::watch_loops::KeptWorker;
+use self::watch_loops::Watched;
 use crate::clock::DatabaseClock;
+use crate::loops::{Fault, caught};
+use crate::pulse::{Beat, Pulse};
 use crate::retry::Outcome;
 use crate::send::Sender;
 use crate::store::Database;
+use crate::subscriber::Subscribers;
 use crate::wake::Wake;
 
 /// Told of every attempt as it ends.
@@ -39,12 +53,22 @@ pub struct WorkerSettings {
     pub deliveries_per_read: usize,
     /// Lanes in hand at once, over all endpoints.
     pub lanes_in_flight_max: usize,
+    /// Requests at once with which the window of an endpoint begins.
+    pub window_start: usize,
     /// At a soft stop: how long requests under way may go on.
     pub grace: Duration,
+    /// A loop of the worker whose turn lasts longer than this stands still; [`KeptWorker`] replaces the worker then.
+    pub still_after: Duration,
     /// How this process is called in lists: host and process id.
     pub node: String,
     /// Told of every attempt, for metrics.
     pub observer: Option<Observer>,
+    /// Handlers within this process.
+    pub subscribers: Subscribers,
+    /// Where the loops of the worker show that they come round.
+    pub pulse: Pulse,
+    /// A loop that has not come round for so long stands still; the row of the worker says so.
+    pub stalled_after: Duration,
 }
 
 impl std::fmt::Debug for WorkerSettings {
@@ -59,10 +83,15 @@ impl Default for WorkerSettings {
             poll: Duration::from_secs(1),
             lanes_per_claim: 16,
             deliveries_per_read: 20,
-            lanes_in_flight_max: 512,
+            lanes_in_flight_max: 2048,
+            window_start: 8,
             grace: Duration::from_secs(20),
+            still_after: Duration::from_secs(60),
             node: format!("process {}", std::process::id()),
             observer: None,
+            subscribers: Subscribers::default(),
+            pulse: Pulse::default(),
+            stalled_after: Duration::from_secs(60),
         }
     }
 }
@@ -86,6 +115,8 @@ pub struct Worker {
     stops: Stops,
     grace: Duration,
     tasks: TaskTracker,
+    watched: Watched,
+    pulses: Pulses,
 }
 
 /// The three stages of stopping.
@@ -112,14 +143,29 @@ struct Shared {
     stops: Stops,
     fence: Fence,
     held: Held,
+    gate: Gate,
+    scout: Scout,
+    watched: Watched,
+    pulses: Pulses,
+}
+
+/// The loops of a worker whose coming round is watched.
+#[derive(Clone, Debug)]
+struct Pulses {
+    claims: Beat,
+    recorder: Beat,
+    heartbeat: Beat,
 }
 
 impl Worker {
     /// Starts the tasks; the database need not be there yet.
     pub fn start(database: Database, settings: WorkerSettings, wake: Wake) -> Self {
-        let stops = Stops::default();
+        let (stops, watched) = (Stops::default(), Watched::default());
         let id = Uuid::new_v4();
-        let grace = settings.grace;
+        let (grace, window_start) = (settings.grace, settings.window_start);
+        let pulse = &settings.pulse;
+        let pulses =
+            Pulses { claims: pulse.of("claims"), recorder: pulse.of("recorder"), heartbeat: pulse.of("heartbeat") };
         let shared = Arc::new(Shared {
             id,
             database,
@@ -130,14 +176,21 @@ impl Worker {
             stops: stops.clone(),
             fence: Fence::default(),
             held: Held::default(),
+            gate: Gate::new(window_start),
+            scout: Scout::default(),
+            watched: watched.clone(),
+            pulses: pulses.clone(),
         });
         let (reports, inbox) = recorder::channel();
+        let (feed, asks) = feed::channel();
         let tasks = TaskTracker::new();
-        spawn(&tasks, recorder::run(Arc::clone(&shared), inbox));
-        spawn(&tasks, heartbeat::run(Arc::clone(&shared)));
-        spawn(&tasks, claims::run(shared, reports));
+        spawn(&tasks, &shared, "recorder", recorder::run(Arc::clone(&shared), inbox));
+        spawn(&tasks, &shared, "heartbeat", heartbeat::run(Arc::clone(&shared)));
+        spawn(&tasks, &shared, "scout", scout::run(Arc::clone(&shared)));
+        spawn(&tasks, &shared, "feed", feed::run(Arc::clone(&shared), asks));
+        spawn(&tasks, &shared, "claims", claims::run(Arc::clone(&shared), reports, feed));
         tasks.close();
-        Self { id, wake, stops, grace, tasks }
+        Self { id, wake, stops, grace, tasks, watched, pulses }
     }
 
     /// Stops: takes no new work, lets requests under way end within the grace time, abandons the rest uncharged, gives all
@@ -148,6 +201,18 @@ impl Worker {
             return;
         }
         self.stop_now().await;
+    }
+
+    /// Ends what is left of a worker one of whose loops has died: nothing new is begun, requests under way are abandoned.
+    async fn end_broken(&self) {
+        self.stops.soft.cancel();
+        self.stops.hard.cancel();
+        // Nobody may be left who says that all is reported.
+        self.stops.recorder.cancel();
+        if tokio::time::timeout(Duration::from_secs(2), self.tasks.wait()).await.is_err() {
+            self.stops.give_up.cancel();
+            self.tasks.wait().await;
+        }
     }
 
     /// Stops without waiting for requests under way.
@@ -167,11 +232,27 @@ impl Drop for Worker {
         self.stops.soft.cancel();
         self.stops.hard.cancel();
         self.stops.give_up.cancel();
+        // A loop that has died cannot say that it rests, and one that is put in its place has a pulse of its own.
+        for beat in [&self.pulses.claims, &self.pulses.recorder, &self.pulses.heartbeat] {
+            beat.rest();
+        }
     }
 }
 
-fn spawn(tasks: &TaskTracker, task: impl Future<Output = ()> + Send + 'static) {
-    tasks.spawn(task);
+/// Starts a loop. One that ends before the worker is stopped, or panics, is noted.
+fn spawn(
+    tasks: &TaskTracker,
+    shared: &Arc<Shared>,
+    name: &'static str,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
+    let (watched, stops) = (shared.watched.clone(), shared.stops.clone());
+    tasks.spawn(async move {
+        let fault = caught(task).await;
+        if fault != Fault::Ended || !stops.soft.is_cancelled() {
+            watched.note(name, fault);
+        }
+    });
 }
 
 /// An error with all its causes, for one log line.

@@ -3,20 +3,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::{Shared, chain};
 use crate::store::claim::ClaimedLane;
-use crate::store::record::{self, Attempt, Batch, DeadLetter, LaneState, Release};
+use crate::store::record::{self, Attempt, Batch, DeadLetter, LaneState, Release, Written};
 use crate::store::{DatabaseError, workers};
 
 /// How long a group gathers while reports keep coming.
 const GATHER: Duration = Duration::from_millis(5);
 /// Lanes written in one transaction at most.
-const GROUP_MAX: usize = 500;
+const GROUP_MAX: usize = 1000;
 /// Pause before lanes that were locked, or a database that is away, are tried again.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -43,6 +43,7 @@ impl Report {
             first_tried_at: None,
             last_error: None,
             release: Some(Release::Now),
+            lease: Duration::ZERO,
         };
         Self { lane: Some(lane), ..Self::default() }
     }
@@ -129,7 +130,9 @@ pub(super) async fn run(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<
     let mut waiting = Waiting::default();
     let mut failures = 0u32;
     loop {
+        shared.pulses.recorder.rest();
         if waiting.lanes.is_empty() {
+            shared.watched.recorder.rests();
             tokio::select! {
                 report = inbox.recv() => match report {
                     Some(report) => waiting.add(report),
@@ -138,9 +141,11 @@ pub(super) async fn run(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<
                 () = shared.stops.give_up.cancelled() => break,
             }
         }
+        shared.pulses.recorder.beat();
         while let Ok(report) = inbox.try_recv() {
             waiting.add(report);
         }
+        shared.watched.recorder.works();
         let pause = match flush(&shared, &mut waiting).await {
             Ok(()) if waiting.lanes.is_empty() => {
                 failures = 0;
@@ -165,6 +170,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<
             }
         }
     }
+    shared.pulses.recorder.rest();
     if !waiting.lanes.is_empty() {
         let lanes = waiting.lanes.len();
         tracing::warn!(
@@ -177,28 +183,34 @@ pub(super) async fn run(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<
 
 async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseError> {
     let (batch, mut taken) = waiting.take();
-    let outcome = write(shared, &batch).await;
-    match outcome {
+    let began = Instant::now();
+    match write(shared, &batch).await {
         Ok(recorded) => {
-            forget_ended(shared, &taken, recorded.done.iter().chain(&recorded.ended).chain(&recorded.lost));
-            let successes: Vec<Uuid> = recorded
-                .done
-                .iter()
-                .filter_map(|lane| taken.remove(lane))
-                .filter(|report| report.succeeded)
-                .map(|report| report.endpoint_id)
-                .collect();
-            for lane_id in &recorded.ended {
-                taken.remove(lane_id);
+            let mut successes: Vec<Uuid> = Vec::new();
+            for written in &recorded.done {
+                let Some(report) = taken.remove(&written.lane_id) else { continue };
+                if report.succeeded {
+                    successes.push(report.endpoint_id);
+                }
+                note(shared, &report, written, began);
             }
-            for lane_id in &recorded.lost {
-                taken.remove(lane_id);
-                tracing::warn!(lane_id, "this lane was taken over meanwhile; what this worker says of it is discarded");
+            for report in recorded.ended.iter().filter_map(|lane_id| taken.remove(lane_id)) {
+                with_lane(&report, |lane| shared.held.remove(lane.lane_id, lane.epoch));
+            }
+            for report in recorded.lost.iter().filter_map(|lane_id| taken.remove(lane_id)) {
+                with_lane(&report, |lane| {
+                    let lane_id = lane.lane_id;
+                    shared.held.lose(lane_id, lane.epoch);
+                    tracing::warn!(
+                        lane_id,
+                        "this lane was taken over meanwhile; what this worker says of it is discarded"
+                    );
+                });
             }
             // What is left was locked by another: it waits for the next flush.
             taken.into_values().for_each(|report| waiting.add(report));
-            if recorded.more_is_due {
-                shared.wake.wake();
+            if recorded.more_is_due() {
+                shared.wake.wake_here();
             }
             note_success(shared, successes).await
         }
@@ -209,12 +221,24 @@ async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseErr
     }
 }
 
-/// Lanes that were given back, or are another's, are held no longer.
-fn forget_ended<'a>(shared: &Shared, taken: &HashMap<i64, Report>, written: impl Iterator<Item = &'a i64>) {
-    for state in written.filter_map(|lane_id| taken.get(lane_id)?.lane.as_ref()) {
-        if state.release.is_some() {
-            shared.held.remove(state.lane_id, state.epoch);
+/// Tells the lane's task how far it may go; a lane that was given back is held no longer. `began` lies before the write, so
+/// that the lease is rather too short than too long.
+fn note(shared: &Shared, report: &Report, written: &Written, began: Instant) {
+    with_lane(report, |lane| match (lane.release, written.lease_left) {
+        (None, Some(left)) => {
+            if let Some(grip) = shared.held.get(lane.lane_id, lane.epoch) {
+                grip.learn(written.last_seq, began + left);
+            }
         }
+        // The lane gave itself up because nothing is left in it; its task learns that nobody listens any more.
+        (None, None) => shared.held.lose(lane.lane_id, lane.epoch),
+        (Some(_), _) => shared.held.remove(lane.lane_id, lane.epoch),
+    });
+}
+
+fn with_lane(report: &Report, act: impl FnOnce(&LaneState)) {
+    if let Some(lane) = &report.lane {
+        act(lane);
     }
 }
 

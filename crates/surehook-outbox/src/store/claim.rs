@@ -1,18 +1,29 @@
 //! Claiming lanes and reading what they have to deliver.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use surehook_webhook::secret::Secret;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{DatabaseError, Session};
+use super::{DatabaseError, Session, column};
+use crate::clock::milliseconds;
 use crate::retry::{Conflict, Head, Policy};
-use crate::target::Target;
+use crate::target::{Prepared, Target};
 
 /// What a lease adds to the time that its deliveries may take, for recording them.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
+
+/// One read of one lane ends with the delivery that brings it to this many bytes, so that large bodies do not pile up.
+pub const READ_BYTES_MAX: i64 = 256 * 1024;
+
+/// How long a lane is held from a claim or a renewal on, if it may make `deliveries` requests meanwhile.
+pub fn lease(timeout: Duration, deliveries: usize) -> Duration {
+    timeout * u32::try_from(deliveries).unwrap_or(u32::MAX) + LEASE_MARGIN
+}
 
 /// A lane that this worker holds.
 #[derive(Clone, Debug)]
@@ -25,14 +36,16 @@ pub struct ClaimedLane {
     pub epoch: i64,
     /// Every delivery up to this number has ended.
     pub done_seq: i64,
-    /// Deliver up to this number under this claim.
-    pub until_seq: i64,
+    /// The newest delivery at the time of the claim.
+    pub last_seq: i64,
     /// What the head went through.
     pub head: Head,
     /// Workers that vanished with this head.
     pub crashes: i32,
     /// How long the lane is held, from the claim on.
     pub lease: Duration,
+    /// The first deliveries, in order, as far as the claim saw them.
+    pub deliveries: Vec<Delivery>,
 }
 
 /// One thing to send.
@@ -59,11 +72,12 @@ pub struct Delivery {
     /// Headers of the format, a JSON object.
     pub headers: String,
     /// The exact bytes; None if they are gone.
-    pub body: Option<Vec<u8>>,
+    pub body: Option<Bytes>,
 }
 
-/// The active endpoints that have lanes which are due. A loose index scan: its cost is the number of endpoints with work.
-const DUE_ENDPOINTS: &str = "
+/// The active endpoints that have work, and those that are known (`$1`), with what is due at each. A loose index scan: its
+/// cost is the number of endpoints with work.
+pub const SCENE: &str = "
     WITH RECURSIVE busy AS (
         (SELECT endpoint_id FROM outbox_lanes WHERE ready_at IS NOT NULL ORDER BY endpoint_id LIMIT 1)
         UNION ALL
@@ -72,74 +86,136 @@ const DUE_ENDPOINTS: &str = "
           FROM busy WHERE busy.endpoint_id IS NOT NULL
     )
     SELECT clock_timestamp() AS now, e.endpoint_id, e.name, e.url, e.secret, e.secret_next, e.headers::text AS headers, e.format,
-           e.allow_private, e.timeout_ms, e.in_flight_max, e.on_dead, e.conflict, e.max_attempts, e.max_unanswered,
-           e.count_every_silence, e.max_age_s, e.retry_max_delay_ms,
+           e.allow_private, e.timeout_ms, e.in_flight_max, e.rate_max_per_s, e.on_dead, e.conflict, e.max_attempts, e.max_unanswered,
+           e.count_every_silence, e.max_age_s, e.retry_max_delay_ms, e.updated_at,
+           (SELECT l.ready_at FROM outbox_lanes AS l WHERE l.endpoint_id = e.endpoint_id AND l.ready_at <= statement_timestamp()
+             ORDER BY l.ready_at LIMIT 1) AS due_since,
            EXISTS (SELECT 1 FROM outbox_lanes AS l WHERE l.endpoint_id = e.endpoint_id AND l.crashes > 0 AND l.ready_at <= statement_timestamp()
                       AND l.crashes + (l.owner IS NOT NULL)::integer >= 2) AS has_suspect
-      FROM busy JOIN endpoints AS e ON e.endpoint_id = busy.endpoint_id
-     WHERE e.state = 'active'
-       AND EXISTS (SELECT 1 FROM outbox_lanes AS l WHERE l.endpoint_id = e.endpoint_id AND l.ready_at <= statement_timestamp())";
+      FROM (SELECT endpoint_id FROM busy WHERE endpoint_id IS NOT NULL UNION SELECT unnest($1::uuid[])) AS b
+      JOIN endpoints AS e ON e.endpoint_id = b.endpoint_id
+     WHERE e.state = 'active'";
 
-/// Claims up to a quota of due lanes per endpoint, oldest first: those under suspicion, or the others (`$7`). Under
-/// suspicion is a lane that two workers vanished with, the one counted that its next claim will charge. A lane that still has an owner was left by one that
-/// vanished: that counts as a crash, and its head may have arrived. `= ANY(ARRAY(…))` runs the sub-select once; with
-/// `IN (…)` a nested loop may run it again per row and take more than the limit.
-const CLAIM: &str = "
-    UPDATE outbox_lanes AS l
-       SET owner = $1, epoch = l.epoch + 1, crashes = l.crashes + (l.owner IS NOT NULL)::integer,
-           may_have_arrived = l.may_have_arrived OR l.owner IS NOT NULL,
-           leased_until = statement_timestamp() + (least(l.last_seq - l.done_seq, $5) * e.timeout_ms + $6) * interval '1 millisecond',
-           ready_at = statement_timestamp() + (least(l.last_seq - l.done_seq, $5) * e.timeout_ms + $6) * interval '1 millisecond'
-      FROM unnest($2::uuid[], $4::bigint[]) AS e (endpoint_id, timeout_ms)
-     WHERE l.endpoint_id = e.endpoint_id
-       AND l.lane_id = ANY (ARRAY(
-           SELECT c.lane_id
-             FROM unnest($2::uuid[], $3::bigint[]) AS q (endpoint_id, quota)
-            CROSS JOIN LATERAL (SELECT d.lane_id FROM outbox_lanes AS d
-                                 WHERE d.endpoint_id = q.endpoint_id AND d.ready_at <= statement_timestamp()
-                                   AND (d.crashes + (d.owner IS NOT NULL)::integer >= 2) = $7
-                                 ORDER BY d.ready_at LIMIT q.quota FOR UPDATE SKIP LOCKED) AS c))
-    RETURNING l.lane_id, l.endpoint_id, l.epoch, l.done_seq, l.last_seq, l.attempts, l.strikes, l.unanswered, l.crashes,
-              l.may_have_arrived, coalesce(extract(epoch FROM clock_timestamp() - l.first_tried_at), 0)::float8 AS age_s,
-              coalesce((SELECT x.last_success_at > l.updated_at FROM endpoints AS x WHERE x.endpoint_id = l.endpoint_id), false) AS others,
-              (extract(epoch FROM l.leased_until - statement_timestamp()) * 1000)::bigint AS lease_ms";
+/// What a delivery brings along, by the place of each column; `c` has lane_id and format. Renderings and dead letters are
+/// sub-selects, which are run for those deliveries alone that need them; as joins they would be looked for at each one.
+macro_rules! deliveries {
+    () => {
+        "SELECT d.seq, d.delivery_id, d.event_id,
+                coalesce(e.event_type, CASE WHEN d.replay THEN (SELECT q.event_type FROM outbox_dlq AS q WHERE q.delivery_id = d.delivery_id) END, '') AS event_type,
+                d.aggregate_id,
+                coalesce(e.aggregate_name, CASE WHEN d.replay THEN (SELECT q.aggregate_name FROM outbox_dlq AS q WHERE q.delivery_id = d.delivery_id) END, '') AS aggregate_name,
+                d.webhook_name, d.replay, d.event_created_at,
+                coalesce(CASE WHEN d.replay THEN (SELECT q.headers::text FROM outbox_dlq AS q WHERE q.delivery_id = d.delivery_id) END,
+                         CASE WHEN c.format <> 'native' THEN
+                              (SELECT b.headers::text FROM outbox_bodies AS b WHERE b.event_id = d.event_id AND b.created_at = d.event_created_at
+                                  AND b.format = c.format AND b.webhook_name = d.webhook_name) END, '{}') AS headers,
+                coalesce(CASE WHEN d.replay THEN (SELECT q.body FROM outbox_dlq AS q WHERE q.delivery_id = d.delivery_id) END,
+                         CASE WHEN c.format = 'native' THEN e.payload ELSE
+                              (SELECT b.body FROM outbox_bodies AS b WHERE b.event_id = d.event_id AND b.created_at = d.event_created_at
+                                  AND b.format = c.format AND b.webhook_name = d.webhook_name) END) AS body
+           FROM outbox_deliveries AS d
+           LEFT JOIN outbox_events AS e ON e.event_id = d.event_id AND e.created_at = d.event_created_at"
+    };
+}
+
+/// Claims up to a quota of due lanes per endpoint, oldest first, and reads their first deliveries. Only endpoints whose
+/// settings are those that the caller knows are claimed from. `after` bounds the search from below: what is behind it was
+/// seen to be claimed, and dead entries of the index pile up there while an old snapshot is held.
+///
+/// Those under suspicion, or the others (`$9`): under suspicion is a lane that two workers vanished with, the one counted
+/// that its next claim will charge. A lane that still has an owner was left by one that vanished: that counts as a crash,
+/// and its head may have arrived. `= ANY(ARRAY(…))` runs the sub-select once; with `IN (…)` a nested loop may run it again
+/// per row and take more than the limit.
+///
+/// The claim takes the newest state of a lane, the read that of the statement's snapshot: it may see less than there is. Who
+/// finds the first delivery missing asks again.
+pub const CLAIM: &str = concat!(
+    "
+    WITH quota AS MATERIALIZED (
+        SELECT e.endpoint_id, e.timeout_ms, e.format, e.last_success_at, q.quota, q.after
+          FROM unnest($2::uuid[], $3::bigint[], $4::timestamptz[], $5::timestamptz[]) AS q (endpoint_id, quota, after, version)
+          JOIN endpoints AS e ON e.endpoint_id = q.endpoint_id AND e.state = 'active' AND e.updated_at = q.version
+    ), claimed AS (
+        UPDATE outbox_lanes AS l
+           SET owner = $1, epoch = l.epoch + 1, crashes = l.crashes + (l.owner IS NOT NULL)::integer,
+               may_have_arrived = l.may_have_arrived OR l.owner IS NOT NULL,
+               leased_until = statement_timestamp() + (least(l.last_seq - l.done_seq, $6) * q.timeout_ms + $7) * interval '1 millisecond',
+               ready_at = statement_timestamp() + (least(l.last_seq - l.done_seq, $6) * q.timeout_ms + $7) * interval '1 millisecond'
+          FROM quota AS q
+         WHERE l.endpoint_id = q.endpoint_id
+           AND l.lane_id = ANY (ARRAY(
+               SELECT c.lane_id FROM quota AS w
+                CROSS JOIN LATERAL (SELECT x.lane_id FROM outbox_lanes AS x
+                                     WHERE x.endpoint_id = w.endpoint_id AND x.ready_at > w.after AND x.ready_at <= statement_timestamp()
+                                       AND (x.crashes + (x.owner IS NOT NULL)::integer >= 2) = $9
+                                     ORDER BY x.ready_at LIMIT w.quota FOR UPDATE SKIP LOCKED) AS c))
+        RETURNING l.lane_id, l.endpoint_id, l.epoch, l.done_seq, l.last_seq, l.attempts, l.strikes, l.unanswered, l.crashes,
+                  l.may_have_arrived, coalesce(extract(epoch FROM clock_timestamp() - l.first_tried_at), 0)::float8 AS age_s,
+                  coalesce(q.last_success_at > l.updated_at, false) AS others,
+                  (extract(epoch FROM l.leased_until - statement_timestamp()) * 1000)::bigint AS lease_ms, q.format
+    )
+    SELECT c.lane_id, r.*, c.endpoint_id, c.epoch, c.done_seq, c.last_seq, c.attempts, c.strikes, c.unanswered, c.crashes,
+           c.may_have_arrived, c.age_s, c.others, c.lease_ms
+      FROM claimed AS c
+      LEFT JOIN LATERAL (
+          SELECT * FROM (
+              SELECT s.*, coalesce(sum(octet_length(s.body)) OVER (ORDER BY s.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+                FROM (",
+    deliveries!(),
+    " WHERE d.lane_id = c.lane_id AND d.seq > c.done_seq AND d.seq <= c.done_seq + CASE WHEN c.crashes > 0 THEN 1 ELSE $6 END
+                         AND d.created_at >= $8 AND d.created_at < statement_timestamp() + interval '1 hour') AS s) AS t
+           WHERE t.before < $10) AS r ON true
+     ORDER BY c.lane_id, r.seq"
+);
 
 /// The deliveries of claimed lanes by exact ranges. `$4` bounds the partitions from below; who finds a gap asks again
 /// without it.
-const READ: &str = "
-    SELECT c.lane_id, d.seq, d.delivery_id, d.event_id, coalesce(e.event_type, q.event_type, '') AS event_type, d.aggregate_id,
-           coalesce(e.aggregate_name, q.aggregate_name, '') AS aggregate_name, d.webhook_name, d.replay, d.event_created_at,
-           coalesce(q.headers, b.headers, '{}')::text AS headers,
-           CASE WHEN q.delivery_id IS NOT NULL THEN q.body WHEN c.format = 'native' THEN e.payload ELSE b.body END AS body
-      FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $5::text[]) AS c (lane_id, done_seq, until_seq, format)
-     CROSS JOIN LATERAL (SELECT * FROM outbox_deliveries AS x
-                          WHERE x.lane_id = c.lane_id AND x.seq > c.done_seq AND x.seq <= c.until_seq
-                            AND x.created_at >= $4 AND x.created_at < statement_timestamp() + interval '1 hour') AS d
-      LEFT JOIN outbox_events AS e ON e.event_id = d.event_id AND e.created_at = d.event_created_at
-      LEFT JOIN outbox_bodies AS b ON c.format <> 'native' AND b.event_id = d.event_id AND b.created_at = d.event_created_at
-                                  AND b.format = c.format AND b.webhook_name = d.webhook_name
-      LEFT JOIN outbox_dlq AS q ON d.replay AND q.delivery_id = d.delivery_id
-     ORDER BY c.lane_id, d.seq";
+pub const READ: &str = concat!(
+    "
+    SELECT c.lane_id, r.* FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $5::text[]) AS c (lane_id, after_seq, until_seq, format)
+     CROSS JOIN LATERAL (
+          SELECT * FROM (
+              SELECT s.*, coalesce(sum(octet_length(s.body)) OVER (ORDER BY s.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+                FROM (",
+    deliveries!(),
+    " WHERE d.lane_id = c.lane_id AND d.seq > c.after_seq AND d.seq <= c.until_seq
+                         AND d.created_at >= $4 AND d.created_at < statement_timestamp() + interval '1 hour') AS s) AS t
+           WHERE t.before < $6) AS r
+     ORDER BY c.lane_id, r.seq"
+);
 
-/// What is due.
+/// What there is to do.
 #[derive(Debug)]
-pub struct Due {
-    /// The database's time, if anything is.
+pub struct Scene {
+    /// The database's time; None if there is no endpoint.
     pub now: Option<Timestamp>,
-    /// The endpoints with due lanes.
-    pub targets: Vec<Target>,
-    /// One of them that has a lane under suspicion.
-    pub suspect_at: Option<Uuid>,
+    /// The endpoints.
+    pub endpoints: Vec<EndpointSeen>,
 }
 
-/// The endpoints with due work, and the database's time.
-pub async fn due_endpoints(session: &Session) -> Result<Due, DatabaseError> {
-    let rows = session.query(DUE_ENDPOINTS, &[]).await?;
-    Ok(Due {
-        now: rows.first().map(|row| row.get("now")),
-        suspect_at: rows.iter().find(|row| row.get("has_suspect")).map(|row| row.get("endpoint_id")),
-        targets: rows.iter().map(target).collect(),
-    })
+/// One endpoint in a [`Scene`].
+#[derive(Debug)]
+pub struct EndpointSeen {
+    /// Where to send.
+    pub target: Target,
+    /// When its settings last changed: claims name it.
+    pub version: Timestamp,
+    /// Since when its oldest due lane is due; None: nothing is.
+    pub due_since: Option<Timestamp>,
+    /// It has a due lane under suspicion.
+    pub has_suspect: bool,
+}
+
+/// The endpoints that have work or are among `known`, those that are paused or removed left out.
+pub async fn scene(session: &Session, known: &[Uuid]) -> Result<Scene, DatabaseError> {
+    let rows = session.query(SCENE, &[&known]).await?;
+    let endpoints = rows.iter().map(|row| EndpointSeen {
+        target: target(row),
+        version: row.get("updated_at"),
+        due_since: row.get("due_since"),
+        has_suspect: row.get("has_suspect"),
+    });
+    Ok(Scene { now: rows.first().map(|row| row.get("now")), endpoints: endpoints.collect() })
 }
 
 /// How many lanes to take from an endpoint.
@@ -147,10 +223,21 @@ pub async fn due_endpoints(session: &Session) -> Result<Due, DatabaseError> {
 pub struct Quota {
     /// The endpoint.
     pub endpoint_id: Uuid,
+    /// When its settings last changed, as far as the caller knows.
+    pub version: Timestamp,
     /// At most this many lanes.
     pub lanes: usize,
-    /// Deadline of one attempt there.
-    pub timeout: Duration,
+    /// Only lanes that became due after this.
+    pub after: Timestamp,
+}
+
+/// How a claim reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// Deliveries of one lane at most.
+    pub deliveries_max: usize,
+    /// Rows created before this are not looked for.
+    pub not_before: Timestamp,
 }
 
 /// Claims due lanes for `worker`, but for those under suspicion. Ok: committed; the lanes are this worker's until their lease
@@ -159,9 +246,9 @@ pub async fn claim(
     session: &Session,
     worker: Uuid,
     quotas: &[Quota],
-    read_max: i64,
+    reading: Reading,
 ) -> Result<Vec<ClaimedLane>, DatabaseError> {
-    claim_of(session, worker, quotas, read_max, false).await
+    claim_of(session, worker, quotas, reading, false).await
 }
 
 /// Claims one lane under suspicion. Whoever calls this holds no other, so that none is charged for what this one may do.
@@ -169,39 +256,58 @@ pub async fn claim_suspect(
     session: &Session,
     worker: Uuid,
     endpoint_id: Uuid,
-    timeout: Duration,
+    version: Timestamp,
+    not_before: Timestamp,
 ) -> Result<Option<ClaimedLane>, DatabaseError> {
-    let quota = Quota { endpoint_id, lanes: 1, timeout };
-    Ok(claim_of(session, worker, &[quota], 1, true).await?.pop())
+    let quota = Quota { endpoint_id, version, lanes: 1, after: Timestamp::UNIX_EPOCH };
+    Ok(claim_of(session, worker, &[quota], Reading { deliveries_max: 1, not_before }, true).await?.pop())
 }
 
 async fn claim_of(
     session: &Session,
     worker: Uuid,
     quotas: &[Quota],
-    read_max: i64,
+    reading: Reading,
     suspects: bool,
 ) -> Result<Vec<ClaimedLane>, DatabaseError> {
-    let endpoints: Vec<Uuid> = quotas.iter().map(|q| q.endpoint_id).collect();
-    let lanes: Vec<i64> = quotas.iter().map(|q| i64::try_from(q.lanes).unwrap_or(i64::MAX)).collect();
-    let timeouts: Vec<i64> = quotas.iter().map(|q| i64::from(crate::clock::milliseconds(q.timeout))).collect();
-    let margin = i64::from(crate::clock::milliseconds(LEASE_MARGIN));
-    let rows = session.query(CLAIM, &[&worker, &endpoints, &lanes, &timeouts, &read_max, &margin, &suspects]).await?;
-    Ok(rows.iter().map(|row| claimed(row, read_max)).collect())
+    let rows = session
+        .query(
+            CLAIM,
+            &[
+                &worker,
+                &column(quotas, |q| q.endpoint_id),
+                &column(quotas, |q| i64::try_from(q.lanes).unwrap_or(i64::MAX)),
+                &column(quotas, |q| q.after),
+                &column(quotas, |q| q.version),
+                &i64::try_from(reading.deliveries_max).unwrap_or(i64::MAX),
+                &i64::from(milliseconds(LEASE_MARGIN)),
+                &reading.not_before,
+                &suspects,
+                &READ_BYTES_MAX,
+            ],
+        )
+        .await?;
+    let mut lanes: Vec<ClaimedLane> = Vec::new();
+    for row in &rows {
+        let lane_id: i64 = row.get(0);
+        if lanes.last().is_none_or(|lane| lane.lane_id != lane_id) {
+            lanes.push(claimed(lane_id, row));
+        }
+        if let (Some(lane), Some(delivery)) = (lanes.last_mut(), delivery(row)) {
+            lane.deliveries.push(delivery);
+        }
+    }
+    Ok(lanes)
 }
 
-fn claimed(row: &Row, read_max: i64) -> ClaimedLane {
-    let (done_seq, last_seq): (i64, i64) = (row.get("done_seq"), row.get("last_seq"));
-    let crashes: i32 = row.get("crashes");
-    // After a crash one delivery at a time, so that a poisonous one takes no neighbours with it.
-    let read_max = if crashes > 0 { 1 } else { read_max };
+fn claimed(lane_id: i64, row: &Row) -> ClaimedLane {
     let count = |name: &str| u32::try_from(row.get::<_, i32>(name)).unwrap_or(0);
     ClaimedLane {
-        lane_id: row.get("lane_id"),
+        lane_id,
         endpoint_id: row.get("endpoint_id"),
         epoch: row.get("epoch"),
-        done_seq,
-        until_seq: last_seq.min(done_seq.saturating_add(read_max)),
+        done_seq: row.get("done_seq"),
+        last_seq: row.get("last_seq"),
         head: Head {
             attempts: count("attempts"),
             strikes: count("strikes"),
@@ -210,40 +316,68 @@ fn claimed(row: &Row, read_max: i64) -> ClaimedLane {
             age: Duration::from_secs_f64(row.get::<_, f64>("age_s").max(0.0)),
             others_got_through: row.get("others"),
         },
-        crashes,
+        crashes: row.get("crashes"),
         lease: Duration::from_millis(u64::try_from(row.get::<_, i64>("lease_ms")).unwrap_or(0)),
+        deliveries: Vec::new(),
     }
 }
 
-/// What each lane has to deliver, in order; `lanes` pairs a lane with its endpoint's format. Rows created before
-/// `not_before` are not looked for.
+/// A range of a lane to be read.
+#[derive(Clone, Debug)]
+pub struct Range {
+    /// The lane.
+    pub lane_id: i64,
+    /// The deliveries after this one, …
+    pub after_seq: i64,
+    /// … up to this one.
+    pub until_seq: i64,
+    /// The endpoint's format.
+    pub format: String,
+}
+
+/// What lanes have to deliver, in order, and of each range as much as [`READ_BYTES_MAX`] allows, but one at least. Rows
+/// created before `not_before` are not looked for.
 pub async fn read(
     session: &Session,
-    lanes: &[(&ClaimedLane, &str)],
+    ranges: &[Range],
     not_before: Timestamp,
-) -> Result<Vec<(i64, Delivery)>, DatabaseError> {
-    let ids: Vec<i64> = lanes.iter().map(|(lane, _)| lane.lane_id).collect();
-    let done: Vec<i64> = lanes.iter().map(|(lane, _)| lane.done_seq).collect();
-    let until: Vec<i64> = lanes.iter().map(|(lane, _)| lane.until_seq).collect();
-    let formats: Vec<&str> = lanes.iter().map(|(_, format)| *format).collect();
-    let rows = session.query(READ, &[&ids, &done, &until, &not_before, &formats]).await?;
-    Ok(rows.iter().map(|row| (row.get("lane_id"), delivery(row))).collect())
+) -> Result<HashMap<i64, Vec<Delivery>>, DatabaseError> {
+    let rows = session
+        .query(
+            READ,
+            &[
+                &column(ranges, |r| r.lane_id),
+                &column(ranges, |r| r.after_seq),
+                &column(ranges, |r| r.until_seq),
+                &not_before,
+                &column(ranges, |r| r.format.as_str()),
+                &READ_BYTES_MAX,
+            ],
+        )
+        .await?;
+    let mut lanes: HashMap<i64, Vec<Delivery>> = HashMap::new();
+    for row in &rows {
+        lanes.entry(row.get(0)).or_default().extend(delivery(row));
+    }
+    Ok(lanes)
 }
 
-fn delivery(row: &Row) -> Delivery {
-    Delivery {
-        seq: row.get("seq"),
-        delivery_id: row.get("delivery_id"),
-        event_id: row.get("event_id"),
-        event_type: row.get("event_type"),
-        aggregate_id: row.get("aggregate_id"),
-        aggregate_name: row.get("aggregate_name"),
-        webhook_name: row.get("webhook_name"),
-        replay: row.get("replay"),
-        event_created_at: row.get("event_created_at"),
-        headers: row.get("headers"),
-        body: row.get("body"),
-    }
+/// Columns 1 to 11 as `deliveries!` names them; looking them up by name costs more than reading them. None: the lane
+/// has no delivery that the claim could see.
+fn delivery(row: &Row) -> Option<Delivery> {
+    Some(Delivery {
+        seq: row.get::<_, Option<i64>>(1)?,
+        delivery_id: row.get(2),
+        event_id: row.get(3),
+        event_type: row.get(4),
+        aggregate_id: row.get(5),
+        aggregate_name: row.get(6),
+        webhook_name: row.get(7),
+        replay: row.get(8),
+        event_created_at: row.get(9),
+        headers: row.get(10),
+        body: row.get::<_, Option<Vec<u8>>>(11).map(Bytes::from),
+    })
 }
 
 fn target(row: &Row) -> Target {
@@ -267,6 +401,7 @@ fn target(row: &Row) -> Target {
         allow_private: row.get("allow_private"),
         timeout: milliseconds("timeout_ms"),
         in_flight_max: usize::try_from(row.get::<_, i32>("in_flight_max")).unwrap_or(1),
+        rate_max_per_s: row.get::<_, Option<i32>>("rate_max_per_s").and_then(|rate| u32::try_from(rate).ok()),
         block_on_dead: row.get::<_, &str>("on_dead") == "block",
         policy: Policy {
             max_attempts: count("max_attempts"),
@@ -276,6 +411,7 @@ fn target(row: &Row) -> Target {
             retry_max_delay: milliseconds("retry_max_delay_ms"),
             conflict,
         },
+        route: Prepared::default(),
     }
 }
 

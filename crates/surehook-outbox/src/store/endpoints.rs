@@ -76,7 +76,7 @@ pub struct Removed {
 
 const COLUMNS: &str = "endpoint_id, name, url, aggregate_id, aggregate_group, event_types, format, headers::text AS headers, \
      secret, secret_next, state, state_reason, ordered, on_dead, conflict, allow_private, timeout_ms, retry_max_delay_ms, \
-     max_attempts, max_unanswered, count_every_silence, max_age_s, in_flight_max, last_success_at, created_at, updated_at";
+     max_attempts, max_unanswered, count_every_silence, max_age_s, in_flight_max, rate_max_per_s, last_success_at, created_at, updated_at";
 
 /// Adds an endpoint. Ok: it is stored and receives events from now on; the returned row holds its secret, which may have
 /// been generated. Err: nothing was stored. Repeating it after an unclear end gives `NameTaken` if it had been stored.
@@ -107,7 +107,8 @@ pub async fn add(database: &Database, new: NewEndpoint) -> Result<Endpoint, Endp
         max_unanswered: 20,
         count_every_silence: false,
         max_age_s: 259_200,
-        in_flight_max: 8,
+        in_flight_max: 256,
+        rate_max_per_s: None,
         last_success_at: None,
         created_at: now,
         updated_at: now,
@@ -116,6 +117,24 @@ pub async fn add(database: &Database, new: NewEndpoint) -> Result<Endpoint, Endp
         .apply(&mut endpoint);
     check(&mut endpoint)?;
     save(&session, &endpoint).await
+}
+
+/// Makes the endpoint of a subscriber within the process, unless it is there. Ok: events go to it from now on, and are kept until a
+/// worker with that handler runs; the settings of one that was there are left as they are. May be repeated, as at every start.
+pub async fn subscribe(
+    database: &Database,
+    name: &str,
+    scope: Scope,
+    settings: EndpointChange,
+) -> Result<Endpoint, EndpointError> {
+    let url = format!("{}{name}", crate::subscriber::SCHEME);
+    match add(database, NewEndpoint { settings, ..NewEndpoint::new(name, &*url, scope) }).await {
+        Err(EndpointError::NameTaken(taken)) => {
+            let found = find(database, name).await?;
+            if found.url == url { Ok(found) } else { Err(EndpointError::NameTaken(taken)) }
+        }
+        added => added,
+    }
 }
 
 /// One endpoint by its name or id. A removed one is found by its id only.
@@ -191,6 +210,8 @@ pub async fn remove(database: &Database, name_or_id: &str) -> Result<Removed, En
     let found = find_in(&transaction, name_or_id, false).await?;
     // Lanes are locked before the endpoint, as by a worker that records: the other way round the two could wait for each other.
     let cancelled: i64 = transaction.query_one(CANCEL, &[&found.endpoint_id]).await?.get(0);
+    // A replay that is cancelled leaves its dead letter as it was before.
+    transaction.execute(LETTERS_BACK, &[&found.endpoint_id]).await?;
     let sql = format!(
         "UPDATE endpoints SET state = 'removed', state_reason = NULL, updated_at = clock_timestamp() WHERE endpoint_id = $1 RETURNING {COLUMNS}"
     );
@@ -219,6 +240,9 @@ const CANCEL: &str = "
     )
     SELECT coalesce(sum(waiting), 0)::bigint FROM cancelled";
 
+const LETTERS_BACK: &str = "
+    UPDATE outbox_dlq SET state = 'dead', updated_at = clock_timestamp() WHERE endpoint_id = $1 AND state = 'replaying'";
+
 async fn find_in(client: &impl Sql, name_or_id: &str, for_update: bool) -> Result<Endpoint, EndpointError> {
     let id = Uuid::parse_str(name_or_id).ok();
     let lock = if for_update { "FOR UPDATE" } else { "" };
@@ -235,12 +259,12 @@ async fn save(client: &impl Sql, endpoint: &Endpoint) -> Result<Endpoint, Endpoi
     let sql = format!(
         "INSERT INTO endpoints (endpoint_id, name, url, aggregate_id, aggregate_group, event_types, format, headers, secret, secret_next,
                 ordered, on_dead, conflict, allow_private, timeout_ms, retry_max_delay_ms, max_attempts, max_unanswered,
-                count_every_silence, max_age_s, in_flight_max)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+                count_every_silence, max_age_s, in_flight_max, rate_max_per_s)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
          ON CONFLICT (endpoint_id) DO UPDATE
             SET (url, aggregate_id, aggregate_group, event_types, headers, secret, secret_next, ordered, on_dead, conflict, allow_private,
-                 timeout_ms, retry_max_delay_ms, max_attempts, max_unanswered, count_every_silence, max_age_s, in_flight_max, updated_at)
-              = ($3, $4, $5, $6, $8::text::jsonb, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, clock_timestamp())
+                 timeout_ms, retry_max_delay_ms, max_attempts, max_unanswered, count_every_silence, max_age_s, in_flight_max, rate_max_per_s, updated_at)
+              = ($3, $4, $5, $6, $8::text::jsonb, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, clock_timestamp())
          RETURNING {COLUMNS}"
     );
     let headers = serde_json::to_string(&endpoint.headers)
@@ -270,6 +294,7 @@ async fn save(client: &impl Sql, endpoint: &Endpoint) -> Result<Endpoint, Endpoi
                 &endpoint.count_every_silence,
                 &endpoint.max_age_s,
                 &endpoint.in_flight_max,
+                &endpoint.rate_max_per_s,
             ],
         )
         .await;
@@ -312,6 +337,7 @@ fn from_row(row: &Row) -> Result<Endpoint, DatabaseError> {
         count_every_silence: row.try_get("count_every_silence")?,
         max_age_s: row.try_get("max_age_s")?,
         in_flight_max: row.try_get("in_flight_max")?,
+        rate_max_per_s: row.try_get("rate_max_per_s")?,
         last_success_at: row.try_get("last_success_at")?,
         created_at: row.try_get("created_at")?,
         updated_at: row.try_get("updated_at")?,

@@ -12,8 +12,14 @@ pub struct Migration {
 }
 
 /// The outbox's own schema.
-pub const OUTBOX: &[Migration] =
-    &[Migration { name: "20261202_outbox", sql: include_str!("../../migrations/20261202_outbox.sql") }];
+pub const OUTBOX: &[Migration] = &[
+    Migration { name: "20261202_outbox", sql: include_str!("../../migrations/20261202_outbox.sql") },
+    Migration { name: "20261202_windows", sql: include_str!("../../migrations/20261202_windows.sql") },
+    Migration { name: "20261202_retention", sql: include_str!("../../migrations/20261202_retention.sql") },
+    Migration { name: "20261202_workers_lost", sql: include_str!("../../migrations/20261202_workers_lost.sql") },
+    Migration { name: "20261202_jobs", sql: include_str!("../../migrations/20261202_jobs.sql") },
+    Migration { name: "20261202_subscribers", sql: include_str!("../../migrations/20261202_subscribers.sql") },
+];
 
 /// What [`migrate`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +31,14 @@ pub enum Migrated {
 }
 
 /// Brings the schema of `component` up to date. Ok: every migration is applied and committed. Err: nothing was changed.
-/// May be repeated and run from several processes at once: an advisory lock lets one go first.
+/// May be repeated and run from several processes at once: an advisory lock lets one go first. Err also where a pooler stands
+/// before the database of which nobody said anything ([`Database::refuse_unknown_pooler`]).
 pub async fn migrate(
     database: &Database,
     component: &str,
     migrations: &[Migration],
 ) -> Result<Migrated, DatabaseError> {
+    database.refuse_unknown_pooler().await?;
     let mut session = database.session().await?;
     let encoding: String = session.query_one("SHOW server_encoding", &[]).await?.get(0);
     if encoding != "UTF8" {

@@ -5,12 +5,16 @@ pub mod claim;
 pub mod database;
 pub mod endpoints;
 pub mod enqueue;
+pub mod jobs;
+pub mod listen;
 pub mod migrate;
 pub mod operate;
 pub mod pooler;
 pub mod record;
+pub mod retention;
 pub mod session;
 pub mod upkeep;
+pub mod windows;
 pub mod workers;
 
 pub use database::{Database, DatabaseError};

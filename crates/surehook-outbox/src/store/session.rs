@@ -6,7 +6,7 @@ use std::future::Future;
 use deadpool_postgres::StatementCache;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row, Statement};
+use tokio_postgres::{Client, Row, SimpleQueryMessage, Statement};
 
 use super::DatabaseError;
 use super::pooler::ParameterTypes;
@@ -74,6 +74,11 @@ mod sealed {
 impl Session {
     pub(super) fn new(object: deadpool_postgres::Object, types: Option<ParameterTypes>) -> Self {
         Self { object, types }
+    }
+
+    /// Whether a pooler may give each of its transactions to another server process.
+    pub fn is_pooled(&self) -> bool {
+        self.types.is_some()
     }
 
     /// Begins a transaction.
@@ -146,6 +151,16 @@ macro_rules! say_statements {
             /// Says a statement; returns how many rows it touched.
             pub async fn execute(&self, sql: &str, params: Params<'_>) -> Result<u64, DatabaseError> {
                 sealed::Spoken::line(self).execute(sql, params).await
+            }
+
+            /// Which of the server's processes answers, and since when that server runs. Said without preparing anything.
+            pub(super) async fn server_process(&self) -> Result<Option<String>, DatabaseError> {
+                let question = "SELECT pg_backend_pid()::text || ' ' || pg_postmaster_start_time()::text";
+                let answer = sealed::Spoken::line(self).client.simple_query(question).await?;
+                Ok(answer.iter().find_map(|message| match message {
+                    SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                    _ => None,
+                }))
             }
 
             /// Says several statements without parameters, as one.

@@ -25,7 +25,23 @@ pub async fn cancel_removed(session: &Session) -> Result<i64, DatabaseError> {
             &[],
         )
         .await?;
-    Ok(row.get(0))
+    let cancelled: i64 = row.get(0);
+    if cancelled > 0 {
+        // Replays among them leave their dead letters as they were before.
+        session
+            .execute(
+                "UPDATE outbox_dlq AS q SET state = 'dead', updated_at = now() FROM endpoints AS e
+                  WHERE e.endpoint_id = q.endpoint_id AND e.state = 'removed' AND q.state = 'replaying'",
+                &[],
+            )
+            .await?;
+    }
+    Ok(cancelled)
+}
+
+/// Forgets the workers that were lost more than a day ago.
+pub async fn forget_lost_workers(session: &Session) -> Result<u64, DatabaseError> {
+    session.execute("DELETE FROM outbox_workers_lost WHERE lost_at < now() - interval '1 day'", &[]).await
 }
 
 /// Ok: the database answers.
@@ -49,6 +65,16 @@ pub struct Gauges {
     pub endpoints_paused: i64,
     /// Workers that moved their heartbeat within the last 10 s.
     pub workers_alive: i64,
+    /// Lanes of active endpoints that are due and not in hand.
+    pub lanes_due: i64,
+    /// How long the longest-due of them has been due, in seconds; 0 if there is none.
+    pub oldest_due_age_s: f64,
+    /// Lanes that stopped at a dead head.
+    pub lanes_blocked: i64,
+    /// Workers that hang: a loop of them stands still, or they were lost within the last day and nothing came in their place.
+    pub workers_stuck: i64,
+    /// Jobs that are running.
+    pub jobs_running: i64,
 }
 
 /// Reads the gauges; its cost grows with the lanes that have work, not with backlog or history.
@@ -57,10 +83,20 @@ pub async fn gauges(session: &Session) -> Result<Gauges, DatabaseError> {
         .query_one(
             "SELECT coalesce(sum(l.last_seq - l.done_seq), 0)::bigint AS pending, count(*) AS lanes,
                     coalesce(extract(epoch FROM clock_timestamp() - min(h.created_at)), 0)::float8 AS oldest,
+                    count(*) FILTER (WHERE l.ready_at <= clock_timestamp() AND e.state = 'active') AS due,
+                    coalesce(extract(epoch FROM clock_timestamp() - min(l.ready_at) FILTER (WHERE e.state = 'active' AND l.ready_at <= clock_timestamp())), 0)::float8 AS oldest_due,
+                    count(*) FILTER (WHERE l.ready_at = 'infinity') AS blocked,
                     (SELECT count(*) FROM outbox_dlq WHERE state = 'dead') AS dead,
                     (SELECT count(*) FROM endpoints WHERE state = 'paused') AS paused,
-                    (SELECT count(*) FROM outbox_workers WHERE heartbeat_at > now() - interval '10 seconds') AS workers
+                    (SELECT count(*) FROM outbox_workers WHERE heartbeat_at > now() - interval '10 seconds') AS workers,
+                    (SELECT count(*) FROM outbox_workers WHERE stalled IS NOT NULL)
+                      + (SELECT count(*) FROM outbox_workers_lost AS l
+                          WHERE NOT EXISTS (SELECT FROM outbox_workers AS w
+                                             WHERE w.worker_id = l.worker_id
+                                                OR (split_part(w.node, ' (process ', 1) = split_part(l.node, ' (process ', 1) AND w.started_at >= l.heartbeat_at))) AS stuck,
+                    (SELECT count(*) FROM outbox_jobs WHERE state = 'running') AS jobs
                FROM outbox_lanes AS l
+               LEFT JOIN endpoints AS e ON e.endpoint_id = l.endpoint_id
                LEFT JOIN LATERAL (SELECT d.created_at FROM outbox_deliveries AS d WHERE d.lane_id = l.lane_id AND d.seq = l.done_seq + 1 LIMIT 1) AS h ON true
               WHERE l.ready_at IS NOT NULL",
             &[],
@@ -73,5 +109,35 @@ pub async fn gauges(session: &Session) -> Result<Gauges, DatabaseError> {
         dead_letters: row.get("dead"),
         endpoints_paused: row.get("paused"),
         workers_alive: row.get("workers"),
+        workers_stuck: row.get("stuck"),
+        lanes_due: row.get("due"),
+        oldest_due_age_s: row.get::<_, f64>("oldest_due").max(0.0),
+        lanes_blocked: row.get("blocked"),
+        jobs_running: row.get("jobs"),
     })
+}
+
+/// What shows whether PostgreSQL keeps up with cleaning.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bloat {
+    /// Age of the oldest transaction of anybody in this database, in seconds; 0 if there is none.
+    pub oldest_transaction_s: f64,
+    /// Per table the rows that are superseded and not cleaned up yet.
+    pub dead_rows: Vec<(String, i64)>,
+}
+
+/// Reads it; `tables` are those of the present schema that are looked at.
+pub async fn bloat(session: &Session, tables: &[&str]) -> Result<Bloat, DatabaseError> {
+    let rows = session
+        .query(
+            "SELECT t.name, coalesce(s.n_dead_tup, 0)::bigint AS dead,
+                    (SELECT coalesce(extract(epoch FROM max(clock_timestamp() - xact_start)), 0)::float8 FROM pg_stat_activity
+                      WHERE datname = current_database() AND pid <> pg_backend_pid()) AS oldest
+               FROM unnest($1::text[]) AS t (name) LEFT JOIN pg_stat_user_tables AS s ON s.relid = to_regclass(t.name)
+              ORDER BY t.name",
+            &[&tables],
+        )
+        .await?;
+    let oldest_transaction_s = rows.first().map_or(0.0, |row| row.get::<_, f64>("oldest").max(0.0));
+    Ok(Bloat { oldest_transaction_s, dead_rows: rows.iter().map(|row| (row.get("name"), row.get("dead"))).collect() })
 }

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use surehook_outbox::store::migrate::{OUTBOX, migrate};
-use surehook_outbox::{Database, NewEvent, Wake, Worker, WorkerSettings, enqueue};
-use surehook_testkit::postgres::{self, Client, TestDatabase};
+use surehook_outbox::{Database, NewEvent, Pooler, Wake, Worker, WorkerSettings, enqueue};
+use surehook_testkit::postgres::{self, Client, Pgbouncer, TestDatabase};
 use uuid::Uuid;
 
 /// No test waits longer than this for anything.
@@ -19,7 +19,16 @@ pub struct Outbox {
     pub sql: Client,
     pub wake: Wake,
     pub test_database: TestDatabase,
+    pub pooler: Option<Pgbouncer>,
 }
+
+/// Whether these tests are run as part of `pooled.rs`: then everything that is tested goes through a pooler.
+pub fn is_pooled() -> bool {
+    module_path!().starts_with("pooled::")
+}
+
+/// Sessions that the pooler has for all that the tests do at once.
+const SERVER_SESSIONS: u32 = 4;
 
 impl Outbox {
     pub async fn new() -> Self {
@@ -31,9 +40,10 @@ impl Outbox {
             database.close().await;
         })
         .await;
-        let database = Database::connect(test_database.url(), "outbox-test", 8).unwrap();
+        let pooler = pooler().await;
+        let database = connect(&test_database, pooler.as_ref(), 8);
         let sql = test_database.client().await;
-        Self { database, sql, wake: Wake::default(), test_database }
+        Self { database, sql, wake: Wake::default(), test_database, pooler }
     }
 
     /// An endpoint that may be private and retries quickly; `settings` is the rest of an UPDATE's SET list, or empty.
@@ -109,6 +119,18 @@ impl Outbox {
             .unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     }
+}
+
+/// The pooler that the tests of `pooled.rs` go through, if there is one.
+pub async fn pooler() -> Option<Pgbouncer> {
+    if is_pooled() { Pgbouncer::start(postgres::shared().await, SERVER_SESSIONS).await } else { None }
+}
+
+/// A pool of sessions with the database; in `pooled.rs` through the pooler, and where there is none said as if there were.
+pub fn connect(test_database: &TestDatabase, pooler: Option<&Pgbouncer>, sessions_max: usize) -> Database {
+    let kind = if is_pooled() { Pooler::Transaction } else { Pooler::None };
+    let url = pooler.map_or_else(|| test_database.url().to_owned(), |pooler| pooler.url(test_database.name()));
+    Database::connect_through(kind, &url, "outbox-test", sessions_max).unwrap()
 }
 
 /// Settings for tests: looks often, so that nothing takes longer than it must.

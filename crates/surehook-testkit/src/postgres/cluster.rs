@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{connect, try_connect};
-use crate::{try_eventually, wait::be_slow};
+use crate::{eventually, try_eventually, wait::be_slow};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
@@ -23,11 +23,15 @@ const BETWEEN_SESSIONS: Duration = Duration::from_millis(100);
 /// A folder in memory is used if that much is free there.
 const ROOM_BYTES_MIN: u64 = 1 << 30;
 
-/// Makes the cluster, says how that went, waits for the end of the test process (which alone holds the other end of its
+/// Makes the cluster, empty or as a replica of another, says how that went, waits for the end of the test process (which alone holds the other end of its
 /// input), then removes everything. An initdb that is cut short leaves shared memory behind, so it is always let finish.
 const GUARDIAN: &str = r#"
     trap '' INT TERM HUP PIPE
-    "$1/initdb" --no-sync --encoding=UTF8 --locale=C --auth=trust --username=postgres data >initdb.log 2>&1
+    if [ -z "$3" ]; then
+        "$1/initdb" --no-sync --encoding=UTF8 --locale=C --auth=trust --username=postgres data >initdb.log 2>&1
+    else
+        "$1/pg_basebackup" --no-sync --pgdata=data --checkpoint=fast --write-recovery-conf --dbname="$3" >initdb.log 2>&1
+    fi
     echo $?
     exec >/dev/null 2>&1
     cat
@@ -40,6 +44,8 @@ const GUARDIAN: &str = r#"
 pub struct Settings {
     /// Whether the server lies on a disk and waits for it (default durability), or not (quick, the default here).
     pub durable: bool,
+    /// Where its folder is made, instead of where there is room.
+    pub place: Option<PathBuf>,
     /// More settings, as `name=value`.
     pub more: Vec<String>,
 }
@@ -58,33 +64,38 @@ pub struct Cluster {
 
 /// Who runs the server if we are root.
 #[derive(Clone, Copy, Debug)]
-struct Account {
-    user: u32,
-    group: u32,
+pub(super) struct Account {
+    pub(super) user: u32,
+    pub(super) group: u32,
 }
 
 impl Cluster {
     /// Makes a cluster and starts it. On return it takes connections.
     pub async fn start(settings: Settings) -> Self {
-        let cluster = tokio::task::spawn_blocking(move || Self::create(settings)).await.expect("the cluster is made");
+        let cluster =
+            tokio::task::spawn_blocking(move || Self::create(settings, "")).await.expect("the cluster is made");
         cluster.resume().await;
         cluster
     }
 
-    fn create(settings: Settings) -> Self {
+    fn create(settings: Settings, origin: &str) -> Self {
         let binaries = find_binaries();
         let account = unprivileged();
         let folder = tempfile::Builder::new()
             .prefix("shpg-")
             .permissions(std::fs::Permissions::from_mode(0o700))
-            .tempdir_in(if settings.durable { PathBuf::from(ON_DISK) } else { roomy_folder() })
+            .tempdir_in(match &settings.place {
+                Some(place) => place.clone(),
+                None if settings.durable => PathBuf::from(ON_DISK),
+                None => roomy_folder(),
+            })
             .expect("a temporary folder for PostgreSQL")
             .keep();
         if let Some(Account { user, group }) = account {
             std::os::unix::fs::chown(&folder, Some(user), Some(group)).expect("the folder is given away");
         }
         let mut guardian = command(Path::new("/bin/sh"), &folder, account);
-        guardian.args(["-c", GUARDIAN, "guardian"]).args([&binaries, &folder]);
+        guardian.args(["-c", GUARDIAN, "guardian"]).args([&binaries, &folder]).arg(origin);
         // A group of its own, so that Ctrl-C does not reach it before its work is done.
         guardian.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut guardian = guardian.spawn().expect("the guardian starts");
@@ -97,9 +108,43 @@ impl Cluster {
         Self { binaries, folder, settings, account, server: Mutex::new(None), guardian }
     }
 
+    /// Starts a replica that follows this one, and lets every commit here wait for it. On return it does.
+    pub async fn replica(&self) -> Self {
+        let origin = format!("host={} user=postgres application_name=replica", self.folder.display());
+        let settings = self.settings.clone();
+        let copied = tokio::task::spawn_blocking(move || Self::create(settings, &origin)).await;
+        let replica = copied.expect("the cluster is copied");
+        replica.resume().await;
+        let admin = connect(&self.url("postgres")).await;
+        for statement in ["ALTER SYSTEM SET synchronous_standby_names = 'replica'", "SELECT pg_reload_conf()"] {
+            admin.batch_execute(statement).await.expect("commits wait for the replica");
+        }
+        eventually(READY_WITHIN, async || {
+            let follows = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+            let replicas: i64 = admin.query_one(follows, &[]).await.expect("who follows").get(0);
+            (replicas == 1).then_some(())
+        })
+        .await;
+        admin.close().await;
+        replica
+    }
+
+    /// Makes a replica a server of its own, which takes changes.
+    pub async fn promote(&self) {
+        let admin = connect(&self.url("postgres")).await;
+        let promoted = admin.query_one("SELECT pg_promote()", &[]).await.expect("the replica is promoted");
+        assert!(promoted.get::<_, bool>(0), "the replica was not promoted in time; its log:\n{}", self.log());
+        admin.close().await;
+    }
+
     /// How to connect to one of its databases as its superuser: `host=… user=… dbname=…`.
     pub fn url(&self, database: &str) -> String {
         format!("host={} user=postgres dbname={database}", self.folder.display())
+    }
+
+    /// The folder of its socket.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The folder of the cluster's data.
@@ -240,7 +285,7 @@ impl Drop for Cluster {
     }
 }
 
-fn command(program: &Path, folder: &Path, account: Option<Account>) -> Command {
+pub(super) fn command(program: &Path, folder: &Path, account: Option<Account>) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("LC_ALL", "C").current_dir(folder);
     if let Some(Account { user, group }) = account {
@@ -251,7 +296,7 @@ fn command(program: &Path, folder: &Path, account: Option<Account>) -> Command {
 }
 
 /// The account that runs PostgreSQL if we are root: `postgres` if the machine has it, else `nobody`.
-fn unprivileged() -> Option<Account> {
+pub(super) fn unprivileged() -> Option<Account> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
@@ -267,8 +312,14 @@ fn unprivileged() -> Option<Account> {
     Some(find("postgres").or_else(|| find("nobody")).expect("an account to run PostgreSQL with: postgres or nobody"))
 }
 
-/// The newest installed PostgreSQL, from 15 on.
+/// Names the folder of the programs of another PostgreSQL to test with.
+const OTHER_BINARIES: &str = "TEST_POSTGRES_BIN";
+
+/// The one that was named, else the newest installed PostgreSQL, from 15 on.
 fn find_binaries() -> PathBuf {
+    if let Some(folder) = std::env::var_os(OTHER_BINARIES) {
+        return folder.into();
+    }
     let packaged = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().filter_map(|entry| {
         let version: u32 = entry.file_name().to_str()?.parse().ok()?;
         (version >= 15 && entry.path().join("bin/initdb").exists()).then(|| (version, entry.path().join("bin")))
@@ -286,7 +337,7 @@ fn find_binaries() -> PathBuf {
 const ON_DISK: &str = "/var/tmp";
 
 /// Memory if there is plenty of it, else the usual place. Short, because a socket's path has at most 107 bytes.
-fn roomy_folder() -> PathBuf {
+pub(super) fn roomy_folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     match rustix::fs::statvfs(memory) {
         Ok(room) if room.f_bavail * room.f_frsize >= ROOM_BYTES_MIN && writable(memory) => memory.to_owned(),

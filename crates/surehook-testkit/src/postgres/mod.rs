@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests speak SQL, and the removal of databases has a thread of its own")]
 
 mod cluster;
+mod pooler;
 
 use std::{
     collections::HashMap,
@@ -19,6 +20,7 @@ use tokio::{sync::OnceCell, task::JoinHandle};
 use tokio_postgres::NoTls;
 
 pub use cluster::{Cluster, Settings};
+pub use pooler::Pgbouncer;
 
 use crate::try_eventually;
 

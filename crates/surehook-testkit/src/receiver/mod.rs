@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::BytesMut;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -29,6 +30,11 @@ use answer::Connection;
 
 /// A test that waits longer than this for requests has failed.
 const REQUESTS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Reads the one request of a connection, for servers that are no [`Receiver`]; `None` if it was closed before one came.
+pub async fn read_request(stream: &mut TcpStream, unread: &mut BytesMut) -> std::io::Result<Option<Request>> {
+    request::read(stream, unread, 0).await
+}
 
 type Script = Box<dyn FnMut(&Request) -> Answer + Send>;
 
@@ -157,10 +163,11 @@ async fn serve(stream: TcpStream, id: usize, shared: Arc<Shared>) {
     let mut connection = Connection::new(stream);
     while let Ok(Some(request)) = request::read(&mut connection.stream, &mut connection.unread, id).await {
         let _in_flight = InFlight::enter(&shared);
+        let is_last = request.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         let answer = (locked(&shared.script))(&request);
         locked(&shared.requests).push(request);
         shared.count.send_modify(|count| *count += 1);
-        if answer.perform(&mut connection).await.is_err() || !connection.open {
+        if answer.perform(&mut connection).await.is_err() || !connection.open || is_last {
             return;
         }
     }

@@ -258,7 +258,7 @@ impl Announcer {
         for (kind, details) in [(AlertKind::RefsUnreadable, &now.unreadable), (AlertKind::RefsSetAside, &now.set_aside)]
         {
             match details {
-                Some(details) => alerts::open(&session, kind, &subject, details).await?,
+                Some(details) => alerts::open(&session, kind, &subject, name, details).await?,
                 None => alerts::resolve(&session, &[kind], &subject).await?,
             };
         }

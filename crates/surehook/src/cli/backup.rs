@@ -8,15 +8,16 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use surehook_outbox::Database;
 use surehook_outbox::store::migrate;
 use surehook_outbox::store::operate::database_time;
+use surehook_outbox::{Database, Pooler};
 
-use super::connect::{connect, data_dir};
+use super::connect::{connect, data_dir, pooler};
 use super::failure::chain;
 use super::output::Out;
 use super::{CliError, Globals};
 use crate::backup::{Copied, copy_storage};
+use crate::config::file::DatabaseConfig;
 use crate::embedded::{self, EmbeddedError, Role, dump};
 
 /// Options of `backup` and `restore`.
@@ -48,6 +49,7 @@ struct Manifest {
 /// Writes a backup while everything goes on.
 pub(super) async fn backup(globals: &Globals, args: BackupArgs, out: Out) -> Result<ExitCode, CliError> {
     let to = &args.folder;
+    needs_a_session(globals)?;
     make_private(to)?;
     let connected = connect(globals).await?;
     let taken = async {
@@ -78,6 +80,7 @@ pub(super) async fn backup(globals: &Globals, args: BackupArgs, out: Out) -> Res
 /// Fills an empty data directory and an empty database from a backup.
 pub(super) async fn restore(globals: &Globals, args: BackupArgs, out: Out) -> Result<ExitCode, CliError> {
     let from = &args.folder;
+    needs_a_session(globals)?;
     let manifest = read_manifest(from)?;
     let place = data_dir(globals).join(REPOSITORIES);
     // Removes the folder if it is empty, and only then.
@@ -109,9 +112,24 @@ pub(super) async fn restore(globals: &Globals, args: BackupArgs, out: Out) -> Re
     Ok(ExitCode::SUCCESS)
 }
 
+/// pg_dump and pg_restore change settings of their session; a pooler would hand these on to whoever comes next.
+fn needs_a_session(globals: &Globals) -> Result<(), CliError> {
+    if globals.database_url.is_some() && pooler(globals, &DatabaseConfig::default()) != Pooler::None {
+        return Err(CliError::new(
+            "pg_dump and pg_restore do not work through a pooler in transaction mode.",
+            "Give this command the address of PostgreSQL itself, with --pooler none.",
+        ));
+    }
+    Ok(())
+}
+
 async fn fill(url: &str, from: &Path, place: &Path) -> Result<(), CliError> {
-    let database = Database::connect(url, "surehook", 1)?;
-    let applied = migrate::was_applied(&database).await;
+    let database = Database::connect(url, "surehook", 2)?;
+    let applied = async {
+        database.refuse_unknown_pooler().await?;
+        migrate::was_applied(&database).await
+    };
+    let applied = applied.await;
     database.close().await;
     if applied? {
         return Err(CliError::new(

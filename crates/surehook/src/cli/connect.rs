@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use surehook_outbox::Database;
 use surehook_outbox::store::migrate::migrate;
+use surehook_outbox::{Database, Pooler, news};
 
 use super::failure::chain;
 use super::{CliError, Globals};
+use crate::config::file::DatabaseConfig;
 use crate::embedded::{Embedded, Role};
 use crate::store::{self, INBOX};
 
@@ -25,20 +26,34 @@ const SESSIONS_MAX: usize = 3;
 
 /// Connects to the database that the options name and brings its schema up to date. Err: says what to do.
 pub async fn connect(globals: &Globals) -> Result<Connected, CliError> {
-    connect_with(globals, Role::Surehook, SESSIONS_MAX).await
+    connect_with(globals, Role::Surehook, &small()).await
 }
 
 /// The same for the receiver, which has a database of its own: `surehook_receive` of surehook's own PostgreSQL, or the one
 /// that the URL names.
 pub async fn connect_receive(globals: &Globals) -> Result<Connected, CliError> {
-    connect_with(globals, Role::Receive, SESSIONS_MAX).await
+    connect_with(globals, Role::Receive, &small()).await
 }
 
-/// The same for either role and with this many sessions at most.
-pub(super) async fn connect_with(globals: &Globals, role: Role, sessions_max: usize) -> Result<Connected, CliError> {
+fn small() -> DatabaseConfig {
+    DatabaseConfig { sessions_max: SESSIONS_MAX, ..DatabaseConfig::default() }
+}
+
+/// The pooler before the database of `--database-url`: what the command line or the environment says, else the settings.
+pub(super) fn pooler(globals: &Globals, config: &DatabaseConfig) -> Pooler {
+    globals.pooler.unwrap_or(config.pooler).into()
+}
+
+/// The same for either role and with these settings.
+pub(super) async fn connect_with(
+    globals: &Globals,
+    role: Role,
+    config: &DatabaseConfig,
+) -> Result<Connected, CliError> {
+    let sessions_max = config.sessions_max;
     if let Some(url) = &globals.database_url {
         return Ok(Connected {
-            database: open_database(url, role, sessions_max).await?,
+            database: open_database(pooler(globals, config), url, role, sessions_max).await?,
             url: url.clone(),
             embedded: None,
         });
@@ -50,7 +65,7 @@ pub(super) async fn connect_with(globals: &Globals, role: Role, sessions_max: us
         )
     })?;
     let url = embedded.url().to_owned();
-    let database = match open_database(&url, role, sessions_max).await {
+    let database = match open_database(Pooler::None, &url, role, sessions_max).await {
         Ok(database) => database,
         Err(error) => {
             stop(&embedded).await;
@@ -67,8 +82,8 @@ async fn stop(embedded: &Embedded) {
     }
 }
 
-async fn open_database(url: &str, role: Role, sessions_max: usize) -> Result<Database, CliError> {
-    let database = Database::connect(url, "surehook", sessions_max)?;
+async fn open_database(pooler: Pooler, url: &str, role: Role, sessions_max: usize) -> Result<Database, CliError> {
+    let database = Database::connect_through(pooler, url, "surehook", sessions_max)?;
     match role {
         Role::Surehook => store::prepare(&database).await?,
         Role::Receive => {
@@ -84,12 +99,24 @@ pub(super) fn data_dir(globals: &Globals) -> PathBuf {
 }
 
 impl Connected {
+    /// Another pool on the same database, which has made no session yet.
+    pub(super) fn another(&self, sessions_max: usize) -> Result<Database, CliError> {
+        Ok(Database::connect_through(self.database.pooler(), &self.url, "surehook", sessions_max)?)
+    }
+
     /// Closes the sessions, and ends the embedded server if nobody else uses it.
     pub async fn close(self) {
         self.database.close().await;
         if let Some(embedded) = &self.embedded {
             stop(embedded).await;
         }
+    }
+}
+
+/// Tells workers that a command has made something due. They would find it by themselves a moment later.
+pub(super) async fn tell_workers(database: &Database) {
+    if let Err(error) = news::tell(database).await {
+        tracing::debug!(error = &error as &dyn std::error::Error, "workers could not be told");
     }
 }
 

@@ -12,7 +12,7 @@ use surehook_outbox::store::operate::{
 };
 use uuid::Uuid;
 
-use super::connect::with_database;
+use super::connect::{tell_workers, with_database};
 use super::endpoint::find;
 use super::event::{OfArgs, events_of_commit, no_commit, parse_commit};
 use super::explain::{Explained, attempts_table};
@@ -207,6 +207,7 @@ fn words(shown: &Shown, now: Timestamp) -> String {
 async fn retry(database: &Database, delivery_id: Uuid, out: Out) -> Result<(), CliError> {
     match retry_now(database, delivery_id).await? {
         OnHead::Done => {
+            tell_workers(database).await;
             let result = serde_json::json!({ "delivery_id": delivery_id, "result": "due" });
             out.one(&result, || {
                 format!("Delivery {delivery_id} is due now.\nWatch it with: surehook delivery show {delivery_id}")
@@ -224,6 +225,7 @@ async fn retry(database: &Database, delivery_id: Uuid, out: Out) -> Result<(), C
 async fn skip_head(database: &Database, delivery_id: Uuid, force: bool, out: Out) -> Result<(), CliError> {
     match skip(database, delivery_id, force).await? {
         OnHead::Done => {
+            tell_workers(database).await;
             let result = serde_json::json!({ "delivery_id": delivery_id, "result": "skipped" });
             out.one(&result, || format!("Delivery {delivery_id} is skipped; its lane goes on with the next one."))
         }

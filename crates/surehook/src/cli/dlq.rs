@@ -1,16 +1,14 @@
 //! `surehook dlq`: dead letters, looked at and sent again.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::Value;
 use surehook_outbox::Database;
 use surehook_outbox::store::operate::{
-    Attempt, DeadLetter, DeadLetterFilter, DeadLetterReason, DeadLetterState, Replayed, attempts, database_time,
-    list_dead_letters, next_dead_letters, replay, show_dead_letter,
+    Attempt, DeadLetter, DeadLetterFilter, DeadLetterReason, DeadLetterState, attempts, database_time,
+    list_dead_letters, show_dead_letter,
 };
 use uuid::Uuid;
 
@@ -18,7 +16,8 @@ use super::connect::with_database;
 use super::endpoint::find;
 use super::event::{OfArgs, payload_value, pretty};
 use super::explain::attempts_table;
-use super::output::{Out, cell, count, properties, table, trimmed, when};
+use super::output::{Out, cell, properties, table, trimmed, when};
+use super::replay::{self, ReplayArgs};
 use super::values::{Since, parse_id, parse_since};
 use super::{CliError, Globals};
 
@@ -50,25 +49,15 @@ pub enum DlqCommand {
     /// Send dead letters again, with the same id and bytes
     #[command(after_help = "Examples:\n  \
         surehook dlq replay 0d9bd7e6-2a53-4a4c-9d5e-6f0f9a3b8c11\n  \
+        surehook dlq replay --endpoint ci --since 1d --dry-run\n  \
         surehook dlq replay --endpoint ci --since 1d\n  \
-        surehook dlq replay --all\n\n\
-        A receiver that knows the id already answers 409 and does nothing; that counts as delivered. A dead letter is\n\
-        passed over if a newer push of the same ref was delivered, or waits to be: the receiver would see the older one\n\
-        last. --anyway sends it nevertheless.")]
-    Replay {
-        /// The delivery's id (X-Webhook-Id)
-        #[arg(value_name = "ID", value_parser = parse_id, required_unless_present_any = ["all", "endpoint", "repo", "aggregate", "reason", "since"])]
-        delivery_id: Option<Uuid>,
-        /// Every dead letter (that fits the other options)
-        #[arg(long, conflicts_with = "delivery_id")]
-        all: bool,
-        /// Which.
-        #[command(flatten)]
-        which: WhichArgs,
-        /// Also where a newer push of the same ref was delivered, and where a replay got through before
-        #[arg(long)]
-        anyway: bool,
-    },
+        surehook dlq replay --all --rate 20 --detach\n\n\
+        A receiver that knows the id already answers 409 and does nothing; that counts as delivered. --new-id makes a new\n\
+        one, so that it builds once more. A dead letter is passed over if a newer push of the same ref was delivered, or\n\
+        waits to be: the receiver would see the older one last. --anyway sends it nevertheless.\n\
+        Many are replayed by a job, oldest event first, which goes on when this command ends: surehook job list.\n\
+        Exit code 1 if any was passed over.")]
+    Replay(Box<ReplayArgs>),
 }
 
 /// Which dead letters.
@@ -85,10 +74,13 @@ pub struct WhichArgs {
     /// Only those that died since then: how long ago (2h, 3d), or a time
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     since: Option<Since>,
+    /// Only those that died before then
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    until: Option<Since>,
 }
 
 impl WhichArgs {
-    async fn filter(self, database: &Database) -> Result<DeadLetterFilter, CliError> {
+    pub(super) async fn filter(self, database: &Database) -> Result<DeadLetterFilter, CliError> {
         let endpoint_id = match &self.endpoint {
             Some(name) => Some(find(database, name).await?.endpoint_id),
             None => None,
@@ -98,6 +90,7 @@ impl WhichArgs {
             aggregate_id: self.of.aggregate_id(database).await?,
             reason: self.reason.as_deref().and_then(DeadLetterReason::from_word),
             since: Since::resolve(self.since, database).await?,
+            until: Since::resolve(self.until, database).await?,
             ..DeadLetterFilter::default()
         })
     }
@@ -130,14 +123,7 @@ pub(super) async fn run(globals: &Globals, command: DlqCommand, out: Out) -> Res
             out.one(&shown, || words(&shown, now))?;
             Ok(ExitCode::SUCCESS)
         }
-        DlqCommand::Replay { delivery_id: Some(delivery_id), anyway, .. } => {
-            replay_one(database, delivery_id, anyway, out).await?;
-            Ok(ExitCode::SUCCESS)
-        }
-        DlqCommand::Replay { delivery_id: None, which, anyway, .. } => {
-            let filter = which.filter(database).await?;
-            replay_many(database, filter, anyway, out).await
-        }
+        DlqCommand::Replay(args) => replay::run(database, *args, out).await,
     })
     .await
 }
@@ -188,158 +174,13 @@ fn words(shown: &Shown, now: jiff::Timestamp) -> String {
         text.push_str("\n\n");
         text.push_str(&pretty(body));
     }
-    text.push_str("\n\nSend it again with: surehook dlq replay ");
-    text.push_str(&letter.delivery_id.to_string());
+    match letter.replaced_by {
+        Some(by) => text.push_str(&format!("\n\nIt was sent again under a new id: surehook delivery show {by}")),
+        None => text.push_str(&format!("\n\nSend it again with: surehook dlq replay {}", letter.delivery_id)),
+    }
     text
 }
 
-/// What a push is about, so that an older one is not delivered after a newer one: its ref. Where its name is not UTF-8,
-/// two names may look alike; then the exact one stands beside it.
-fn ref_of(payload: &[u8]) -> Option<String> {
-    #[derive(serde::Deserialize)]
-    struct Push {
-        r#ref: Option<String>,
-        ref_base64: Option<String>,
-    }
-    let push: Push = serde_json::from_slice(payload).ok()?;
-    push.ref_base64.map(|exact| format!("base64:{exact}")).or(push.r#ref)
-}
-
-async fn replay_one(database: &Database, delivery_id: Uuid, anyway: bool, out: Out) -> Result<(), CliError> {
-    let subject_of = if anyway { None } else { Some(ref_of as fn(&[u8]) -> Option<String>) };
-    let replayed = replay(database, delivery_id, subject_of).await?;
-    if let Some(refused) = refusal(delivery_id, &replayed) {
-        return Err(refused);
-    }
-    let ahead = match replayed {
-        Replayed::Appended { ahead } => ahead,
-        _ => 0,
-    };
-    let result = serde_json::json!({ "delivery_id": delivery_id, "result": "replaying", "ahead": ahead });
-    out.one(&result, || {
-        let turn = match ahead {
-            0 => "It goes out now".to_owned(),
-            ahead => format!("It goes out after {} of its lane", count(ahead, "other", "others")),
-        };
-        format!(
-            "Delivery {delivery_id} is replayed under the same id. {turn}.\nA receiver that knows the id answers 409 and \
-             does nothing; that counts as delivered.\nWatch it with: surehook delivery show {delivery_id}"
-        )
-    })
-}
-
-/// Why nothing was replayed; None if it was.
-fn refusal(delivery_id: Uuid, replayed: &Replayed) -> Option<CliError> {
-    let (problem, advice) = match replayed {
-        Replayed::Appended { .. } | Replayed::Revived => return None,
-        Replayed::AlreadyReplaying => (
-            format!("A replay of {delivery_id} is on its way already."),
-            format!("Watch it with: surehook delivery show {delivery_id}"),
-        ),
-        Replayed::AlreadyDelivered => (
-            format!("A replay of {delivery_id} got through before."),
-            format!("Send it again nevertheless with: surehook dlq replay {delivery_id} --anyway"),
-        ),
-        Replayed::Outdated { by, published, subject } => {
-            let newer = if *published { "was delivered" } else { "waits to be delivered before it" };
-            (
-                format!(
-                    "A newer push of {} {newer} ({by}): the receiver would see the older one last.",
-                    cell(subject, 200)
-                ),
-                format!("Send it nevertheless with: surehook dlq replay {delivery_id} --anyway"),
-            )
-        }
-        Replayed::EndpointRemoved => (
-            format!("The endpoint of {delivery_id} was removed."),
-            "Add it again: it will be told of further pushes, under new ids.".into(),
-        ),
-        Replayed::BodyMissing => (
-            format!("The bytes of {delivery_id} were lost, so it cannot be sent again."),
-            format!("What is known of it: surehook dlq show {delivery_id}"),
-        ),
-        Replayed::Unknown => return Some(unknown(delivery_id)),
-    };
-    Some(CliError::new(problem, advice))
-}
-
-fn unknown(delivery_id: Uuid) -> CliError {
+pub(super) fn unknown(delivery_id: Uuid) -> CliError {
     CliError::new(format!("There is no dead letter {delivery_id}."), "List them with: surehook dlq list")
-}
-
-#[derive(Default, Serialize)]
-struct Summary {
-    replayed: i64,
-    refused: Vec<Refused>,
-}
-
-#[derive(Serialize)]
-struct Refused {
-    delivery_id: Uuid,
-    why: String,
-}
-
-/// Dead letters are walked in the order of their events, page by page; each is replayed in a transaction of its own, so a
-/// walk that ends early has done what it has done, and may be begun again.
-async fn replay_many(
-    database: &Database,
-    mut filter: DeadLetterFilter,
-    anyway: bool,
-    out: Out,
-) -> Result<ExitCode, CliError> {
-    filter.state = Some(DeadLetterState::Dead);
-    filter.limit = 500;
-    let subject_of = if anyway { None } else { Some(ref_of as fn(&[u8]) -> Option<String>) };
-    let progress = progress(out);
-    let mut summary = Summary::default();
-    let mut last: Option<DeadLetter> = None;
-    loop {
-        let page = next_dead_letters(database, &filter, last.as_ref()).await?;
-        for letter in &page {
-            let replayed = replay(database, letter.delivery_id, subject_of).await?;
-            match refusal(letter.delivery_id, &replayed) {
-                None => summary.replayed += 1,
-                Some(refused) => {
-                    summary.refused.push(Refused { delivery_id: letter.delivery_id, why: refused.problem });
-                }
-            }
-            progress.inc(1);
-        }
-        match page.into_iter().next_back() {
-            Some(letter) => last = Some(letter),
-            None => break,
-        }
-    }
-    progress.finish_and_clear();
-    out.one(&summary, || {
-        let replayed = count(summary.replayed, "dead letter is", "dead letters are");
-        let mut text = format!("{replayed} replayed.");
-        for refused in &summary.refused {
-            text.push_str(&format!("\nnot replayed: {}", refused.why));
-        }
-        text
-    })?;
-    Ok(if summary.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// A count that moves, for a person who waits; nothing where nobody looks.
-fn progress(out: Out) -> ProgressBar {
-    if out.is_json() || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{spinner} {pos} dead letters looked at, {per_sec}");
-    ProgressBar::no_length().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_push_is_about_its_ref() {
-        assert_eq!(ref_of(br#"{"ref":"refs/heads/main","after":"1"}"#).as_deref(), Some("refs/heads/main"));
-        assert_eq!(ref_of(br#"{"ref":"caf\ufffd","ref_base64":"Y2Fm6Q=="}"#).as_deref(), Some("base64:Y2Fm6Q=="));
-        assert_eq!(ref_of(br#"{"answer":42}"#), None);
-        assert_eq!(ref_of(b"\xff\xfe"), None);
-    }
 }

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use surehook_outbox::Database;
+use surehook_outbox::store::retention::pins::{Pin, Why};
+use surehook_outbox::store::retention::{self, Standing};
 
 use super::connect::connect;
 use super::failure::chain;
@@ -14,11 +16,17 @@ use super::imported;
 use super::locks::stale_locks;
 use super::output::{Out, count, span_words};
 use super::{CliError, Globals};
+use crate::alerting::runbook;
 use crate::capture::storage::STORAGE_ID_FILE;
 use crate::git::command::{Git, GitSettings};
-use crate::store::alerts;
+use crate::store::alerts::{self, AlertKind};
 use crate::store::lookup::{self, Health, Storage};
 use crate::store::repositories::{self, Origin};
+
+/// So many holders of old weeks are named.
+const PINS_MAX: i64 = 20;
+/// Rows that are late by more than this are worth a word: two days.
+const LAG_MAX_S: f64 = 172_800.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -99,10 +107,14 @@ fn line(finding: &Finding) -> String {
 async fn look(database: &Database) -> Result<Vec<Finding>, CliError> {
     let health = lookup::health(database).await?;
     let mut findings = judge(&health);
+    findings.extend(look_at_retention(database).await?);
     for alert in alerts::list_open(database).await? {
-        let (check, advice) = alert_words(&alert.kind);
+        let (check, advice) = alert_words(&alert);
         let since = span_words((health.now.as_second() - alert.opened_at.as_second()).max(0).unsigned_abs());
-        findings.push(Finding::fail(check, format!("{} (for {since})", alert.details), advice));
+        let found = format!("{} (for {since})", alert.details);
+        // What is told already is no failure.
+        let is_past = alert.kind == AlertKind::Drift.as_str();
+        findings.push(if is_past { Finding::warn(check, found, advice) } else { Finding::fail(check, found, advice) });
     }
     for repository in lookup::unfinished_repositories(database).await? {
         findings.push(Finding::warn(
@@ -118,6 +130,70 @@ async fn look(database: &Database) -> Result<Vec<Finding>, CliError> {
         findings.extend(look_at_storage(database, &storage).await?);
     }
     Ok(findings)
+}
+
+/// Whether old weeks go, and who holds those that stay.
+async fn look_at_retention(database: &Database) -> Result<Vec<Finding>, CliError> {
+    let session = database.session().await?;
+    let standing = retention::standing(&session).await?;
+    let pinned = retention::pinned(&session, PINS_MAX).await?;
+    let mut findings = vec![judge_retention(&standing)];
+    for (pin, endpoint) in &pinned {
+        let (found, advice) = pin_words(pin, endpoint);
+        findings.push(Finding::warn("retention", found, advice));
+    }
+    Ok(findings)
+}
+
+/// Pure: whether what is old goes.
+fn judge_retention(standing: &Standing) -> Finding {
+    let kept = standing.published_days.map_or_else(String::new, |days| format!(", kept for {days} days"));
+    if let Some(error) = &standing.error {
+        return Finding::warn(
+            "retention",
+            format!("the last turn failed: {error}"),
+            "A running serve or worker tries it again; if this stays, see its log.",
+        );
+    }
+    if standing.lag_s > LAG_MAX_S {
+        let late = span_words(std::time::Duration::from_secs_f64(standing.lag_s).as_secs());
+        return Finding::warn(
+            "retention",
+            format!("rows that should be gone are late by {late}"),
+            "Is a serve or worker running? A transaction that stays open on these tables (a dump, a report) holds the removal up.",
+        );
+    }
+    Finding::ok("retention", format!("{} held{kept}", count(standing.weeks_pinned, "old week is", "old weeks are")))
+}
+
+/// Pure: who holds which week, and what to do.
+fn pin_words(pin: &Pin, endpoint: &str) -> (String, String) {
+    let day = |at: jiff::Timestamp| at.to_zoned(jiff::tz::TimeZone::UTC).date().to_string();
+    let (week, found) = (day(pin.week.starts_at), pin.found);
+    match pin.why {
+        Why::Undelivered => (
+            format!("the week from {week} stays: {} not empty for {endpoint}", count(found, "lane is", "lanes are")),
+            format!(
+                "See which: surehook delivery list --state pending. If it is gone for good: surehook endpoint remove {endpoint}"
+            ),
+        ),
+        Why::DeadLetter => (
+            format!("the week from {week} stays: {} of {endpoint}", count(found, "dead letter", "dead letters")),
+            format!(
+                "See them: surehook dlq list --endpoint {endpoint}. Send them again: surehook dlq replay --endpoint {endpoint}"
+            ),
+        ),
+        Why::EndedLately => (
+            format!("the week from {week} stays: something of it for {endpoint} has ended only lately"),
+            "Nothing to do: it goes when that is old enough too.".into(),
+        ),
+        Why::OlderWeek => (
+            format!(
+                "the attempts of the week from {week} stay: they tell how deliveries to {endpoint} of an older week ended"
+            ),
+            "They go with that week.".into(),
+        ),
+    }
 }
 
 async fn look_for_git() -> Finding {
@@ -173,26 +249,18 @@ async fn look_at_storage(database: &Database, storage: &Storage) -> Result<Vec<F
 }
 
 /// Pure: what an alert is about, and what to do.
-fn alert_words(kind: &str) -> (&'static str, &'static str) {
-    match kind {
-        "storage_unavailable" => (
-            "storage",
-            "Mount its volume. Nothing in it is served or announced until then; the next scan goes on by itself.",
-        ),
-        "repository_unavailable" => (
-            "repository unavailable",
-            "Put its folder right; pushes are refused until the next scan finds it in order.",
-        ),
-        "repository_held" => (
-            "repository held",
-            "Bring the refs back, or say that they are meant to be gone: surehook repo confirm NAME",
-        ),
-        "refs_unreadable" => {
-            ("refs", "Restore the file, or remove it if the ref is meant to be gone. Other refs go on.")
-        }
-        "refs_set_aside" => ("refs", "See the error lines of serve. Each announce tries them again; other refs go on."),
-        _ => ("alert", "See the table alerts."),
-    }
+fn alert_words(alert: &alerts::Alert) -> (&'static str, String) {
+    let Some(kind) = AlertKind::parse(&alert.kind) else { return ("alert", "See: surehook alert list".into()) };
+    let check = match kind {
+        AlertKind::StorageUnavailable => "storage",
+        AlertKind::RepositoryUnavailable => "repository unavailable",
+        AlertKind::RepositoryHeld => "repository held",
+        AlertKind::RefsUnreadable | AlertKind::RefsSetAside => "refs",
+        _ => kind.as_str(),
+    };
+    let mut lines = runbook::advice(kind, &alert.name);
+    lines.push(format!("More: {}", runbook::link("", kind)));
+    (check, lines.join("\n        "))
 }
 
 /// Pure: what the numbers mean.

@@ -11,9 +11,11 @@ use surehook_outbox::endpoint::{Conflict, Endpoint, EndpointChange, EndpointStat
 use surehook_outbox::send::PAGERDUTY;
 use surehook_outbox::store::endpoints::{self, EndpointError, NewEndpoint, Removed};
 use surehook_outbox::store::operate::database_time;
+use surehook_outbox::store::windows::{self, WindowShown};
 
-use super::connect::with_database;
+use super::connect::{tell_workers, with_database};
 use super::output::{Out, cell, count, properties, span_words, table, when, when_or};
+use super::standing;
 use super::values::{SecretArgs, header_map, parse_header, parse_ms, parse_s, read_secret_file};
 use super::{CliError, Globals};
 use crate::store::watch::ALERT_EVENT;
@@ -176,9 +178,12 @@ struct LimitArgs {
     /// How long a delivery is tried at most [default: 3d]
     #[arg(long, value_name = "TIME", value_parser = parse_s)]
     max_age: Option<i32>,
-    /// Requests at once from one worker process [default: 8]
+    /// Requests at once from one worker process at most: the bound of its window [default: 256]
     #[arg(long, value_name = "N")]
     in_flight_max: Option<i32>,
+    /// Requests per second from one worker process at most; 0 for no limit [default: no limit]
+    #[arg(long, value_name = "N")]
+    rate_max: Option<i32>,
     /// When a delivery dies: go on with the next, or stop until an operator acts [default: skip]
     #[arg(long, value_name = "WHAT", value_parser = OnDead::WORDS.to_vec())]
     on_dead: Option<String>,
@@ -202,6 +207,7 @@ impl LimitArgs {
             max_unanswered: self.max_unanswered,
             max_age_s: self.max_age,
             in_flight_max: self.in_flight_max,
+            rate_max_per_s: self.rate_max.map(|rate| (rate != 0).then_some(rate)),
             on_dead: self.on_dead.as_deref().and_then(OnDead::from_word),
             conflict: self.conflict.as_deref().and_then(Conflict::from_word),
             headers: (!self.headers.is_empty()).then(|| header_map(self.headers)),
@@ -217,9 +223,15 @@ struct Shown {
     endpoint: Endpoint,
     /// The name of the repository that `aggregate_id` is.
     repository: Option<String>,
+    /// How much each worker may have under way there, and whether its circuit is open. Only where one endpoint is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    windows: Option<Vec<WindowShown>>,
     /// Only where it was just made.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
+    /// How it stands; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    now: Option<standing::Shown>,
 }
 
 pub(super) async fn run(globals: &Globals, command: EndpointCommand, out: Out) -> Result<ExitCode, CliError> {
@@ -244,6 +256,7 @@ pub(super) async fn run(globals: &Globals, command: EndpointCommand, out: Out) -
         EndpointCommand::Resume { name } => {
             find(database, &name).await?;
             let endpoint = endpoints::resume(database, &name).await?;
+            tell_workers(database).await;
             out.one(&endpoint, || format!("Endpoint {name} is active: what waited goes out now."))
         }
         EndpointCommand::Remove { name } => {
@@ -401,7 +414,13 @@ async fn list(database: &Database, removed: bool, out: Out) -> Result<(), CliErr
     let now = database_time(database).await?;
     let shown: Vec<Shown> = endpoints
         .into_iter()
-        .map(|endpoint| Shown { repository: repository_of(&endpoint, &repositories), endpoint, secret: None })
+        .map(|endpoint| Shown {
+            repository: repository_of(&endpoint, &repositories),
+            endpoint,
+            windows: None,
+            secret: None,
+            now: None,
+        })
         .collect();
     let nothing = "There are no endpoints. Add one with: surehook endpoint add NAME --repo REPO --url URL";
     out.list(&shown, nothing, || {
@@ -437,10 +456,14 @@ async fn show(database: &Database, endpoint: Endpoint, secret: Option<SecretStri
     let repository = repository_of(&endpoint, &lookup::repository_names(database).await?);
     let now = database_time(database).await?;
     let secret = secret.map(|secret| secret.expose_secret().to_owned());
-    let shown = Shown { endpoint, repository, secret };
+    let windows = windows::of_endpoint(&database.session().await?, endpoint.endpoint_id).await?;
+    let standing = standing::read(database, endpoint.endpoint_id).await?;
+    let shown = Shown { endpoint, repository, windows: Some(windows), secret, now: Some(standing) };
     out.one(&shown, || {
-        let Shown { endpoint, repository, secret } = &shown;
+        let Shown { endpoint, repository, windows, secret, now: standing } = &shown;
         let mut rows = endpoint_rows(endpoint, repository.as_deref(), now);
+        rows.extend(windows.iter().flatten().map(|window| ("window", window_words(window, now))));
+        rows.extend(standing.iter().flat_map(|standing| standing.rows(now)));
         match secret {
             None => properties(&rows),
             Some(secret) => {
@@ -452,6 +475,19 @@ async fn show(database: &Database, endpoint: Endpoint, secret: Option<SecretStri
             }
         }
     })
+}
+
+/// One worker's window, for a person who wonders why nothing goes out.
+fn window_words(window: &WindowShown, now: jiff::Timestamp) -> String {
+    let WindowShown { node, in_flight, in_flight_limit, silences_in_a_row, opened_at, next_probe_at, .. } = window;
+    match opened_at {
+        None => format!("{node}: {in_flight} of {in_flight_limit} requests under way"),
+        Some(opened_at) => format!(
+            "{node}: circuit open since {}, {silences_in_a_row} requests in a row without an answer; next probe {}",
+            when(*opened_at, now),
+            when_or(*next_probe_at, now, "at once")
+        ),
+    }
 }
 
 fn endpoint_rows(endpoint: &Endpoint, repository: Option<&str>, now: jiff::Timestamp) -> Vec<(&'static str, String)> {
@@ -476,7 +512,8 @@ fn endpoint_rows(endpoint: &Endpoint, repository: Option<&str>, now: jiff::Times
         ("silences until dead", endpoint.max_unanswered.to_string()),
         ("every silence counts", yes(endpoint.count_every_silence)),
         ("tried for at most", span_words(u64::from(endpoint.max_age_s.unsigned_abs()))),
-        ("requests at once", endpoint.in_flight_max.to_string()),
+        ("requests at once", format!("at most {}", endpoint.in_flight_max)),
+        ("requests per second", endpoint.rate_max_per_s.map_or("no limit".into(), |rate| format!("at most {rate}"))),
         ("when one dies", endpoint.on_dead.to_string()),
         ("409 means", endpoint.conflict.to_string()),
         ("second secret", yes(endpoint.secret_next.is_some())),

@@ -49,6 +49,10 @@ impl From<DatabaseError> for CliError {
             DatabaseError::Url(_) => "Correct --database-url or SUREHOOK_DATABASE_URL.",
             DatabaseError::MigrationChanged { .. } => "Use the program that made this database, or another database.",
             DatabaseError::Unsuitable(_) => "Correct that, and try again.",
+            error if error.is_of_an_unknown_pooler() => {
+                "Say so with --pooler transaction (or SUREHOOK_POOLER=transaction, or pooler = \"transaction\" under [database] in \
+                 the settings), or give the address of PostgreSQL itself."
+            }
             error if error.is_away() => "Is PostgreSQL running, and is the URL right? `surehook doctor` looks closer.",
             _ => "Try again; if it stays, please report it together with what PostgreSQL's log says.",
         };

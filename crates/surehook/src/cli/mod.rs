@@ -8,17 +8,21 @@ pub mod delivery;
 mod demo;
 pub mod dlq;
 mod doctor;
+mod drill;
 pub mod endpoint;
 pub mod event;
 mod explain;
 mod failure;
 pub mod import;
 mod imported;
+pub mod job;
 mod locks;
 mod output;
 mod receive;
+pub mod replay;
 pub mod repo;
 mod services;
+mod standing;
 pub mod token;
 mod values;
 
@@ -36,6 +40,7 @@ pub use values::{SecretArgs, Since, parse_duration_ms};
 
 use output::Out;
 
+use crate::config::file::PoolerKind;
 use crate::receive::runner::{self, RunnerArgs};
 
 /// git push, and the webhook arrives.
@@ -78,6 +83,10 @@ pub struct Globals {
     /// one in the data directory; wins over --data where both say where the database is
     #[arg(long, global = true, value_name = "URL", env = "SUREHOOK_DATABASE_URL", hide_env_values = true)]
     pub database_url: Option<String>,
+    /// What stands between this program and the PostgreSQL of --database-url: nothing that it must know of, or a pooler that
+    /// gives each transaction to another session (pgbouncer in transaction mode, pgcat, Supavisor)
+    #[arg(long, global = true, value_enum, value_name = "KIND", env = "SUREHOOK_POOLER")]
+    pub pooler: Option<PoolerKind>,
     /// Print JSON: a list as one array, anything else as one object; field names are those of the database
     #[arg(long, global = true)]
     pub json: bool,
@@ -112,6 +121,8 @@ pub enum Command {
         Exit code 1 if something fails; warnings alone leave it at 0."
     )]
     Doctor,
+    /// Push while everything fails, and compare the books: starts the program surehook-drill
+    Drill(drill::DrillArgs),
     /// Copy the database and the repositories to a new folder, while everything goes on
     #[command(after_help = "Example:\n  surehook backup /srv/backups/monday\n\n\
         The database is dumped first: what is pushed meanwhile is told again after a restore, under the same ids.\n\
@@ -142,6 +153,9 @@ pub enum Command {
     /// Dead letters: list, show, replay
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),
+    /// Jobs over many rows, replays of dead letters: list, show, cancel, resume
+    #[command(subcommand)]
+    Job(job::JobCommand),
     /// Runs one build of the receiver; started by it.
     #[command(hide = true)]
     ReceiveRunner(RunnerArgs),
@@ -187,6 +201,7 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Receive(args) => receive::run(globals, *args, out).await,
         Command::Demo(args) => services::demo(globals, args).await,
         Command::Doctor => doctor::run(&globals, out).await,
+        Command::Drill(args) => drill::run(&globals, &args),
         Command::Backup(args) => backup::backup(&globals, args, out).await,
         Command::Restore(args) => backup::restore(&globals, args, out).await,
         Command::Repo(command) => repo::run(&globals, command, out).await,
@@ -196,6 +211,7 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Alert(command) => alert::run(&globals, command, out).await,
         Command::Delivery(command) => delivery::run(&globals, command, out).await,
         Command::Dlq(command) => dlq::run(&globals, command, out).await,
+        Command::Job(command) => job::run(&globals, command, out).await,
         Command::ReceiveRunner(args) => Ok(runner::main(args)),
         Command::Ring(args) => Ok(import::ring(&args)),
     }

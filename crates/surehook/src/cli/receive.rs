@@ -22,6 +22,7 @@ use super::output::{Out, cell, span_words, table, when};
 use super::services::{Signals, start_logs};
 use super::values::{SecretArgs, parse_duration_ms};
 use super::{CliError, Globals};
+use crate::config::file::DatabaseConfig;
 use crate::embedded::Role;
 use crate::receive::runner::RunnerCommand;
 use crate::receive::{BODY_BYTES_MAX, LOG_BYTES_MAX, Receiver, ReceiverSettings};
@@ -122,7 +123,8 @@ async fn receive(globals: Globals, args: ReceiveArgs) -> Result<ExitCode, CliErr
             "Choose another address with --listen; port 0 takes a free one.",
         )
     })?;
-    let connected = connect_with(&globals, Role::Receive, SESSIONS_MAX).await?;
+    let sessions = DatabaseConfig { sessions_max: SESSIONS_MAX, ..DatabaseConfig::default() };
+    let connected = connect_with(&globals, Role::Receive, &sessions).await?;
     let settings = ReceiverSettings {
         listener,
         database: connected.database.clone(),

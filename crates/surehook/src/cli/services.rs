@@ -11,7 +11,7 @@ use super::failure::chain;
 use super::{CliError, Connected, Globals, LogFormat};
 use crate::config::file::{self, Config};
 use crate::embedded::Role;
-use crate::serve::{ServeError, ServeSettings, Server};
+use crate::serve::{ServeError, ServeSettings, Server, WatchdogSettings};
 use crate::telemetry::logs::{self, Style};
 
 /// Options of `serve`.
@@ -26,6 +26,9 @@ pub struct ServeArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
+    /// Remove what was delivered longer ago than this; what is not delivered, or dead, stays [default: 30]
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..))]
+    pub retention_days: Option<u16>,
     /// Settings beyond those that have an option
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -41,6 +44,9 @@ pub struct WorkerArgs {
     /// Serve /healthz, /readyz and /metrics there
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
+    /// Remove what was delivered longer ago than this; what is not delivered, or dead, stays [default: 30]
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..))]
+    pub retention_days: Option<u16>,
     /// Settings beyond those that have an option
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -59,11 +65,18 @@ pub struct DemoArgs {
 
 pub(super) async fn serve(globals: Globals, args: ServeArgs) -> Result<ExitCode, CliError> {
     start_logs(&globals)?;
-    let config = read_config(args.config.as_deref())?;
+    let config = settings(args.config.as_deref(), args.retention_days)?;
     let signals = Signals::listen()?;
-    let connected = connect_with(&globals, Role::Surehook, config.database.sessions_max).await?;
-    let settings =
-        ServeSettings { listen: args.listen, database: connected.database.clone(), data: data_dir(&globals), config };
+    let connected = connect_with(&globals, Role::Surehook, &config.database).await?;
+    let watchdog = match watchdog(&connected, &config) {
+        Ok(watchdog) => watchdog,
+        Err(error) => {
+            connected.close().await;
+            return Err(error);
+        }
+    };
+    let (database, data) = (connected.database.clone(), data_dir(&globals));
+    let settings = ServeSettings { listen: args.listen, database, data, watchdog, config };
     let server = match Server::start(settings).await {
         Ok(server) => server,
         Err(error) => {
@@ -83,10 +96,17 @@ pub(super) async fn worker(globals: Globals, args: WorkerArgs) -> Result<ExitCod
         ));
     }
     start_logs(&globals)?;
-    let config = read_config(args.config.as_deref())?;
+    let config = settings(args.config.as_deref(), args.retention_days)?;
     let signals = Signals::listen()?;
-    let connected = connect_with(&globals, Role::Surehook, config.database.sessions_max).await?;
-    let server = match Server::start_worker(args.listen, connected.database.clone(), config).await {
+    let connected = connect_with(&globals, Role::Surehook, &config.database).await?;
+    let watchdog = match watchdog(&connected, &config) {
+        Ok(watchdog) => watchdog,
+        Err(error) => {
+            connected.close().await;
+            return Err(error);
+        }
+    };
+    let server = match Server::start_worker(args.listen, connected.database.clone(), config, watchdog).await {
         Ok(server) => server,
         Err(error) => {
             connected.close().await;
@@ -104,6 +124,13 @@ pub(super) async fn demo(globals: Globals, args: DemoArgs) -> Result<ExitCode, C
     start_logs_quietly(&globals)?;
     let signals = Signals::listen()?;
     super::demo::run(&globals, args.once, signals).await
+}
+
+/// What the watchdog needs, if the settings want one.
+fn watchdog(connected: &Connected, config: &Config) -> Result<Option<WatchdogSettings>, CliError> {
+    let wrong = |message: String| CliError::new(format!("{message}."), "See [watchdog] in docs/operating.md.");
+    let Some(to) = config.watchdog.direct().map_err(wrong)? else { return Ok(None) };
+    Ok(Some(WatchdogSettings { to, database: connected.another(1)? }))
 }
 
 /// Serves until a first signal asks for a soft stop; a second one ends it at once.
@@ -171,6 +198,15 @@ fn start_logs_with(globals: &Globals, filter: Option<String>) -> Result<(), CliE
     })
 }
 
+/// The file, and the options that stand above it.
+fn settings(path: Option<&Path>, retention_days: Option<u16>) -> Result<Config, CliError> {
+    let mut config = read_config(path)?;
+    if let Some(days) = retention_days {
+        config.retention.published_days = days;
+    }
+    Ok(config)
+}
+
 fn read_config(path: Option<&Path>) -> Result<Config, CliError> {
     file::read(path).map_err(|error| {
         CliError::new(format!("{error}."), "The settings and their defaults stand in docs/operating.md.")
@@ -189,6 +225,7 @@ impl From<ServeError> for CliError {
             ServeError::Git(_) => {
                 Self::new(format!("{}.", chain(&error)), "Install git (Debian, Ubuntu: apt-get install git).")
             }
+            ServeError::Watchdog(_) => Self::new(format!("{error}."), "Can this account start another thread?"),
             ServeError::Metrics(_) => Self::new(format!("{}.", chain(&error)), "Please report this."),
         }
     }

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the door for the environment")]
 
 pub mod file;
+mod watchdog;
 
 use std::path::PathBuf;
 

@@ -6,4 +6,5 @@ pub mod native;
 pub mod object;
 pub mod objects;
 pub mod range;
+pub mod subject;
 pub mod text;

@@ -9,6 +9,7 @@ use secrecy::ExposeSecret;
 use surehook_outbox::{Database, DatabaseError};
 use uuid::Uuid;
 
+use super::drift::Drift;
 use crate::capture::announce::{AnnounceError, Announcer, Hints};
 use crate::capture::folder;
 use crate::git::backend::{
@@ -29,14 +30,21 @@ pub(super) struct Backend {
     storage_root: PathBuf,
     announcer: Arc<Announcer>,
     give_way: GiveWay,
+    drift: Drift,
     /// Announced whole since this process started.
     caught_up: Mutex<HashSet<Uuid>>,
 }
 
 impl Backend {
-    pub(super) fn new(database: Database, storage: &Storage, announcer: Arc<Announcer>, give_way: GiveWay) -> Self {
+    pub(super) fn new(
+        database: Database,
+        storage: &Storage,
+        announcer: Arc<Announcer>,
+        give_way: GiveWay,
+        drift: Drift,
+    ) -> Self {
         let (storage_id, storage_root) = (storage.storage_id, storage.root.clone());
-        Self { database, storage_id, storage_root, announcer, give_way, caught_up: Mutex::default() }
+        Self { database, storage_id, storage_root, announcer, give_way, drift, caught_up: Mutex::default() }
     }
 
     async fn decide(
@@ -160,8 +168,12 @@ impl GitBackend for Backend {
             let repository = granted.repository.name.as_str();
             let PushHints { pusher, push_options, deletions, remote: _ } = hints;
             let hints = Hints { pusher, push_options, deletions, refs: Vec::new() };
+            let announcing = self.drift.announcing(repository_id);
             match self.announcer.announce(repository_id, hints).await {
-                Ok(announced) => PushOutcome::Announced(announced.events),
+                Ok(announced) => {
+                    announcing.done();
+                    PushOutcome::Announced(announced.events)
+                }
                 Err(error) => {
                     // The next push waits until this one is recorded.
                     self.caught_up().remove(&repository_id);

@@ -15,7 +15,6 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::capture::announce::{Announcer, Hints};
@@ -34,30 +33,19 @@ const REST_MIN: Duration = Duration::from_millis(20);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Hangs the doorbell and listens until stopped. Without it the server works too: then the scan finds everything.
-pub(super) fn start(
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-    database: &Database,
-    storage: &Storage,
-    announcer: &Arc<Announcer>,
-) {
+pub(super) async fn run(storage: Storage, announcer: Arc<Announcer>, database: Database, stop: CancellationToken) {
     let path = socket_path(&storage.root, storage.storage_id);
     let hung = Bell::hang(&path).and_then(|bell| Ok((UnixDatagram::from_std(bell.socket()?)?, bell)));
     match hung {
         Ok((socket, bell)) => {
             tracing::info!(path = %bell.path().display(), "listening for rings of imported repositories");
-            let listener = Listener {
-                bell,
-                database: database.clone(),
-                storage_id: storage.storage_id,
-                announcer: Arc::clone(announcer),
-                known: HashSet::new(),
-                looked_at: None,
-            };
-            tasks.spawn(listener.run(socket, stop.clone()));
+            let storage_id = storage.storage_id;
+            let known = HashSet::new();
+            Listener { bell, database, storage_id, announcer, known, looked_at: None }.run(socket, stop).await;
         }
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "no doorbell: pushes to imported repositories are told by the scan alone");
+            stop.cancelled().await;
         }
     }
 }

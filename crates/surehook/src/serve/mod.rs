@@ -8,8 +8,11 @@
 
 mod backend;
 mod doorbell;
+mod drift;
 mod health;
+pub(crate) mod loops;
 mod scan;
+mod watch;
 
 use std::future::IntoFuture;
 use std::net::SocketAddr;
@@ -20,19 +23,25 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt;
-use surehook_outbox::{Database, DatabaseError, Wake, Worker, WorkerSettings, sweep};
+use surehook_outbox::jobs::JobSettings;
+use surehook_outbox::{Database, DatabaseError, KeptWorker, Loops, Pulse, Subscribers, Wake, WorkerSettings};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::alerting;
+use self::drift::Drift;
+use self::loops::Keeper;
+use self::scan::Scan;
+pub use self::watch::WatchdogSettings;
+use self::watch::WatchdogThread;
 use crate::capture::announce::Announcer;
 use crate::config::file::Config;
 use crate::git::command::{Git, GitError, GitSettings};
 use crate::git::http::{GitHttpSettings, GitService};
 use crate::hosting::{HostingError, Storage};
 use crate::payload::facts::Limits;
+use crate::payload::subject::subject_of;
 use crate::store;
 use crate::telemetry::metrics::Metrics;
 use crate::upkeep::{GiveWay, Upkeep};
@@ -46,6 +55,8 @@ pub struct ServeSettings {
     pub database: Database,
     /// Repositories lie in `repositories/` below it.
     pub data: PathBuf,
+    /// Who is told past the outbox, if anybody is.
+    pub watchdog: Option<WatchdogSettings>,
     /// Everything else.
     pub config: Config,
 }
@@ -70,6 +81,9 @@ pub enum ServeError {
     /// git cannot be run.
     #[error("git cannot be run")]
     Git(#[from] GitError),
+    /// The watchdog cannot be started.
+    #[error("the watchdog cannot be started: {0}")]
+    Watchdog(std::io::Error),
     /// The metrics cannot be set up.
     #[error("the metrics cannot be set up")]
     Metrics(#[from] prometheus::Error),
@@ -87,19 +101,21 @@ pub struct Server {
     grace: Duration,
 }
 
-/// What `serve` and `worker` have in common: workers, sweep, metrics.
+/// What `serve` and `worker` have in common: workers, sweep, retention, jobs, metrics.
 struct Engine {
-    workers: Vec<Worker>,
+    workers: Vec<KeptWorker>,
     wake: Wake,
     metrics: Metrics,
-    tasks: TaskTracker,
-    stop: CancellationToken,
+    keeper: Keeper,
+    pulse: Pulse,
     ready: Arc<AtomicBool>,
+    watchdog: Option<WatchdogThread>,
 }
 
 impl Engine {
-    fn start(database: &Database, config: &Config) -> Result<Self, ServeError> {
-        let metrics = Metrics::new()?;
+    fn start(database: &Database, config: &Config, watchdog: Option<WatchdogSettings>) -> Result<Self, ServeError> {
+        let pulse = Pulse::default();
+        let metrics = Metrics::new(pulse.clone())?;
         let wake = Wake::default();
         let node = format!("{} (process {})", crate::config::node_name(), std::process::id());
         let observed = metrics.clone();
@@ -108,42 +124,57 @@ impl Engine {
             lanes_per_claim: config.worker.lanes_per_claim,
             deliveries_per_read: config.worker.deliveries_per_read,
             lanes_in_flight_max: config.worker.lanes_in_flight_max,
+            window_start: config.worker.window_start,
             grace: config.grace(),
-            node,
+            still_after: Duration::from_secs(config.worker.still_after_s),
+            node: node.clone(),
             observer: Some(Arc::new(move |seen| observed.observe(seen))),
+            subscribers: Subscribers::default(),
+            pulse: pulse.clone(),
+            stalled_after: Duration::from_secs(config.alerts.worker_stuck_s.into()),
         };
-        let workers =
-            (0..config.worker.count).map(|_| Worker::start(database.clone(), settings.clone(), wake.clone())).collect();
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        tasks.spawn(sweep::run(database.clone(), stop.clone()));
-        tasks.spawn(alerting::run(
-            database.clone(),
-            wake.clone(),
-            crate::config::node_name(),
-            Duration::from_secs(config.alerts.every_s.max(1)),
-            config.alerts.oldest_pending_s,
-            stop.clone(),
-        ));
-        Ok(Self { workers, wake, metrics, tasks, stop, ready: Arc::new(AtomicBool::new(false)) })
+        let counted = metrics.clone();
+        let loops = Loops::new(Arc::new(move |name| counted.observe_restart(name)));
+        let start = |_| KeptWorker::start(database.clone(), settings.clone(), wake.clone(), loops.clone());
+        let workers = (0..config.worker.count).map(start).collect();
+        let keeper = Keeper { loops: loops.clone(), tasks: TaskTracker::new(), stop: CancellationToken::new() };
+        let observed = metrics.clone();
+        let job_settings = JobSettings {
+            subject_of,
+            node,
+            observer: Some(Arc::new(move |kind, done, skipped| observed.observe_job(kind, done, skipped))),
+        };
+        keeper.keep_outbox(database, config, &wake, &metrics, &pulse);
+        keeper.keep_jobs(database, &wake, job_settings);
+        let beat = pulse.of("runtime");
+        keeper.tasks.spawn(watch::come_round(beat, keeper.stop.clone()));
+        let watchdog = watchdog
+            .map(|settings| WatchdogThread::start(settings, config, &pulse, &metrics, &keeper.stop))
+            .transpose();
+        let watchdog = watchdog.map_err(ServeError::Watchdog)?;
+        Ok(Self { workers, wake, metrics, keeper, pulse, watchdog, ready: Arc::new(AtomicBool::new(false)) })
     }
 
     async fn stop(&self, now: bool) {
         self.ready.store(false, Ordering::SeqCst);
-        self.stop.cancel();
-        self.tasks.close();
+        self.keeper.stop.cancel();
+        self.keeper.tasks.close();
         let workers = futures_util::future::join_all(
             self.workers
                 .iter()
                 .map(|worker| async move { if now { worker.stop_now().await } else { worker.stop().await } }),
         );
-        tokio::join!(workers, self.tasks.wait());
+        tokio::join!(workers, self.keeper.tasks.wait());
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.join().await;
+        }
     }
 }
 
 impl Server {
     /// Starts Git over HTTP, capture and delivery. Ok: it answers. Err: nothing is left running.
     pub async fn start(settings: ServeSettings) -> Result<Self, ServeError> {
-        let ServeSettings { listen, database, data, config } = settings;
+        let ServeSettings { listen, database, data, watchdog, config } = settings;
         let git = Git::new(GitSettings::default());
         let version = git.version().await?;
         store::prepare(&database).await?;
@@ -157,7 +188,7 @@ impl Server {
             );
         }
         let listener = bind(listen).await?;
-        let engine = Engine::start(&database, &config)?;
+        let engine = Engine::start(&database, &config, watchdog)?;
         let wake = engine.wake.clone();
         let announcer = Arc::new(Announcer::new(
             database.clone(),
@@ -165,16 +196,15 @@ impl Server {
             Arc::new(move || wake.wake()),
             Limits::default(),
         ));
-        let give_way = GiveWay::default();
-        let backend = backend::Backend::new(database.clone(), &storage, Arc::clone(&announcer), give_way.clone());
+        let (give_way, drift) = (GiveWay::default(), Drift::default());
+        let backend =
+            backend::Backend::new(database.clone(), &storage, Arc::clone(&announcer), give_way.clone(), drift.clone());
         let backend = Arc::new(backend);
         let service = GitService::new(git, backend, git_settings(&config));
-        let every = Duration::from_secs(config.scan.every_s);
-        doorbell::start(&engine.tasks, &engine.stop, &database, &storage, &announcer);
-        let upkeep_every = Duration::from_secs(config.upkeep.every_s);
         let upkeep = upkeep(&database, &storage, &config, &engine, give_way);
-        engine.tasks.spawn(upkeep.run(upkeep_every, engine.stop.clone()));
-        engine.tasks.spawn(scan::run(announcer, storage.clone(), database.clone(), every, engine.stop.clone()));
+        let pulse = engine.pulse.of("scan");
+        let scan = Scan { announcer, storage: storage.clone(), database: database.clone(), drift, pulse };
+        engine.keeper.keep_storage(&config, scan, upkeep);
         let router = health::router(&database, &engine).merge(service.router());
         let server = Self::listen(listener, database, engine, Some(service), Some(router), config.grace())?;
         tracing::info!(address = %server.address, storage = %storage.root.display(), git = %version, "serving");
@@ -186,13 +216,14 @@ impl Server {
         listen: Option<SocketAddr>,
         database: Database,
         config: Config,
+        watchdog: Option<WatchdogSettings>,
     ) -> Result<Self, ServeError> {
         store::prepare(&database).await?;
         let listener = match listen {
             Some(address) => Some(bind(address).await?),
             None => None,
         };
-        let engine = Engine::start(&database, &config)?;
+        let engine = Engine::start(&database, &config, watchdog)?;
         let router = listener.is_some().then(|| health::router(&database, &engine));
         let server = match listener {
             Some(listener) => Self::listen(listener, database, engine, None, router, config.grace())?,
@@ -218,14 +249,13 @@ impl Server {
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         let address = listener.local_addr().map_err(|source| ServeError::Listen { address: unknown, source })?;
         let closing = CancellationToken::new();
-        let router = router.unwrap_or_default().into_make_service_with_connect_info::<SocketAddr>();
-        // Small answers must not wait for the acknowledgement of the ones before.
-        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-        let serving = axum::serve(listener, router).with_graceful_shutdown(closing.clone().cancelled_owned());
+        let router = router.unwrap_or_default();
+        // Kept, so that a listener that dies can be begun again without others getting in between.
+        let kept = listener.into_std().map_err(|source| ServeError::Listen { address, source })?;
+        let (loops, stop) = (engine.keeper.loops.clone(), closing.clone());
         let http = tokio::spawn(async move {
-            if let Err(error) = serving.into_future().await {
-                tracing::error!(%error, "the listener failed");
-            }
+            let begin = |_| serve_http(kept.try_clone(), router.clone(), stop.clone());
+            loops.keep("listener", None, stop.clone(), begin).await;
         });
         engine.ready.store(true, Ordering::SeqCst);
         Ok(Self { address, database, engine, git, http: Some(http), closing, grace })
@@ -268,6 +298,19 @@ impl Server {
             // Only the abort itself is awaited.
             let _ = http.await;
         }
+    }
+}
+
+async fn serve_http(listener: std::io::Result<std::net::TcpListener>, router: Router, closing: CancellationToken) {
+    let listener = match listener.and_then(TcpListener::from_std) {
+        // Small answers must not wait for the acknowledgement of the ones before.
+        Ok(listener) => listener.tap_io(|stream| drop(stream.set_nodelay(true))),
+        Err(error) => return tracing::error!(%error, "the listener cannot be used"),
+    };
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    let serving = axum::serve(listener, service).with_graceful_shutdown(closing.cancelled_owned());
+    if let Err(error) = serving.into_future().await {
+        tracing::error!(%error, "the listener failed");
     }
 }
 

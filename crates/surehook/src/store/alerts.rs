@@ -23,14 +23,20 @@ pub enum AlertKind {
     DeadLetters,
     /// An endpoint answered 410 and is paused.
     EndpointGone,
+    /// An endpoint does not answer: nothing but probes goes out to it.
+    CircuitOpen,
     /// What waits for an endpoint has waited for too long.
     OldestPending,
     /// Work is due, and no worker is alive.
     WorkersAway,
+    /// A worker hangs: its heartbeat stands still, or one of its loops does.
+    WorkerStuck,
+    /// Refs of a hosted repository changed, and no push told of it.
+    Drift,
 }
 
 /// All kinds, with their names in the database.
-pub const KINDS: [(AlertKind, &str); 9] = [
+pub const KINDS: [(AlertKind, &str); 12] = [
     (AlertKind::StorageUnavailable, "storage_unavailable"),
     (AlertKind::RepositoryUnavailable, "repository_unavailable"),
     (AlertKind::RepositoryHeld, "repository_held"),
@@ -38,14 +44,22 @@ pub const KINDS: [(AlertKind, &str); 9] = [
     (AlertKind::RefsSetAside, "refs_set_aside"),
     (AlertKind::DeadLetters, "dead_letters"),
     (AlertKind::EndpointGone, "endpoint_gone"),
+    (AlertKind::CircuitOpen, "circuit_open"),
     (AlertKind::OldestPending, "oldest_pending"),
     (AlertKind::WorkersAway, "workers_away"),
+    (AlertKind::WorkerStuck, "worker_stuck"),
+    (AlertKind::Drift, "drift"),
 ];
 
 impl AlertKind {
     /// As the database says it.
     pub fn as_str(self) -> &'static str {
         KINDS.iter().find(|(kind, _)| *kind == self).map_or("", |(_, text)| text)
+    }
+
+    /// What the database says. None: a newer program opened it.
+    pub fn parse(text: &str) -> Option<Self> {
+        KINDS.iter().find(|(_, known)| *known == text).map(|(kind, _)| *kind)
     }
 }
 
@@ -69,6 +83,8 @@ pub struct Alert {
     pub kind: String,
     /// The id of what it is about.
     pub subject: String,
+    /// How people and commands call that; empty where it has no name.
+    pub name: String,
     /// In words.
     pub details: String,
     /// Since when.
@@ -83,6 +99,7 @@ impl Alert {
             alert_id: row.try_get("alert_id")?,
             kind: row.try_get("kind")?,
             subject: row.try_get("subject")?,
+            name: row.try_get("name")?,
             details: row.try_get("details")?,
             opened_at: row.try_get("opened_at")?,
             resolved_at: row.try_get("resolved_at")?,
@@ -95,14 +112,16 @@ pub async fn open(
     client: &impl Sql,
     kind: AlertKind,
     subject: &str,
+    name: &str,
     details: &str,
 ) -> Result<AlertChange, DatabaseError> {
     let row = client
         .query_one(
-            "INSERT INTO alerts (kind, subject, details) VALUES ($1, $2, $3)
-             ON CONFLICT (kind, subject) WHERE resolved_at IS NULL DO UPDATE SET details = excluded.details
+            "INSERT INTO alerts (kind, subject, name, details) VALUES ($1, $2, $3, $4)
+             ON CONFLICT (kind, subject) WHERE resolved_at IS NULL
+             DO UPDATE SET name = excluded.name, details = excluded.details, seen_at = now()
              RETURNING xmax = 0",
-            &[&kind.as_str(), &subject, &details],
+            &[&kind.as_str(), &subject, &name, &details],
         )
         .await?;
     Ok(if row.try_get(0)? { AlertChange::Opened } else { AlertChange::Unchanged })
@@ -132,8 +151,9 @@ pub async fn list_all(database: &Database) -> Result<Vec<Alert>, DatabaseError> 
 
 async fn list(database: &Database, which: &str) -> Result<Vec<Alert>, DatabaseError> {
     let session = database.session().await?;
-    let sql =
-        format!("SELECT alert_id, kind, subject, details, opened_at, resolved_at FROM alerts WHERE {which} LIMIT 1000");
+    let sql = format!(
+        "SELECT alert_id, kind, subject, name, details, opened_at, resolved_at FROM alerts WHERE {which} LIMIT 1000"
+    );
     session.query(&sql, &[]).await?.iter().map(Alert::read).collect()
 }
 

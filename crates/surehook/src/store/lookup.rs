@@ -1,6 +1,7 @@
 //! Small reads for people: names to ids, names to choose from, and what `doctor` looks at.
 
 use jiff::Timestamp;
+use serde::Serialize;
 use surehook_outbox::store::{Database, DatabaseError};
 use uuid::Uuid;
 
@@ -149,5 +150,62 @@ pub async fn health(database: &Database) -> Result<Health, DatabaseError> {
         workers: row.try_get("workers")?,
         oldest_transaction_s: row.try_get("oldest_transaction_s")?,
         now: row.try_get("now")?,
+    })
+}
+
+/// How an endpoint stands. Serialised with these names.
+#[derive(Clone, Debug, Serialize)]
+pub struct Standing {
+    /// Deliveries that have not ended.
+    pub pending: i64,
+    /// When the oldest of them was enqueued (of the heads of 10,000 lanes).
+    pub oldest_pending_at: Option<Timestamp>,
+    /// (endpoint, repository) pairs with work.
+    pub lanes_with_work: i64,
+    /// Of these, those that stopped at a dead letter.
+    pub lanes_blocked: i64,
+    /// Of these, those whose head was tried in vain.
+    pub lanes_failing: i64,
+    /// What the head that was tried last met, in words.
+    pub last_error: Option<String>,
+    /// When that was recorded.
+    pub last_error_at: Option<Timestamp>,
+    /// When one of these is tried next. None: none waits for a time.
+    pub next_try_at: Option<Timestamp>,
+    /// Dead letters that nobody has replayed.
+    pub dead_letters: i64,
+}
+
+/// Reads it in one statement. A read: may be repeated.
+pub async fn standing(database: &Database, endpoint_id: Uuid) -> Result<Standing, DatabaseError> {
+    let session = database.session().await?;
+    let row = session
+        .query_one(
+            "WITH waiting AS (
+                 SELECT * FROM outbox_lanes WHERE endpoint_id = $1 AND ready_at IS NOT NULL
+             ), failing AS (
+                 SELECT last_error, updated_at FROM waiting WHERE last_error IS NOT NULL ORDER BY updated_at DESC LIMIT 1
+             )
+             SELECT coalesce(sum(last_seq - done_seq), 0)::bigint AS pending, count(*) AS lanes,
+                    count(*) FILTER (WHERE ready_at = 'infinity') AS blocked, count(last_error) AS failing,
+                    min(ready_at) FILTER (WHERE attempts > 0 AND owner IS NULL AND ready_at < 'infinity') AS next_try_at,
+                    (SELECT min(d.created_at) FROM (SELECT lane_id, done_seq FROM waiting LIMIT 10000) AS l
+                       JOIN outbox_deliveries AS d ON d.lane_id = l.lane_id AND d.seq = l.done_seq + 1) AS oldest_pending_at,
+                    (SELECT last_error FROM failing) AS last_error, (SELECT updated_at FROM failing) AS last_error_at,
+                    (SELECT count(*) FROM outbox_dlq WHERE endpoint_id = $1 AND state = 'dead') AS dead
+               FROM waiting",
+            &[&endpoint_id],
+        )
+        .await?;
+    Ok(Standing {
+        pending: row.try_get("pending")?,
+        oldest_pending_at: row.try_get("oldest_pending_at")?,
+        lanes_with_work: row.try_get("lanes")?,
+        lanes_blocked: row.try_get("blocked")?,
+        lanes_failing: row.try_get("failing")?,
+        last_error: row.try_get("last_error")?,
+        last_error_at: row.try_get("last_error_at")?,
+        next_try_at: row.try_get("next_try_at")?,
+        dead_letters: row.try_get("dead")?,
     })
 }

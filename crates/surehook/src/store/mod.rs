@@ -15,9 +15,11 @@ pub mod inbox;
 
 pub use inbox::INBOX;
 
-/// The schema of repositories, their announced refs, and tokens.
-pub const REPOSITORIES: &[Migration] =
-    &[Migration { name: "20261202_repositories", sql: include_str!("../../migrations/20261202_repositories.sql") }];
+/// The schema of repositories, their announced refs, tokens and alerts.
+pub const REPOSITORIES: &[Migration] = &[
+    Migration { name: "20261202_repositories", sql: include_str!("../../migrations/20261202_repositories.sql") },
+    Migration { name: "20261202_alerts", sql: include_str!("../../migrations/20261202_alerts.sql") },
+];
 
 /// Brings the outbox and the repositories to this program's schema. May be repeated. Err: what was applied stays, each migration whole.
 pub async fn prepare(database: &Database) -> Result<(), DatabaseError> {

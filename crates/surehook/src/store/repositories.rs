@@ -261,11 +261,11 @@ async fn set_state(
     match to {
         RepositoryState::Unavailable => {
             alerts::resolve(&transaction, &[held], &subject).await?;
-            alerts::open(&transaction, unavailable, &subject, &details).await?;
+            alerts::open(&transaction, unavailable, &subject, name, &details).await?;
         }
         RepositoryState::Held => {
             alerts::resolve(&transaction, &[unavailable], &subject).await?;
-            alerts::open(&transaction, held, &subject, &details).await?;
+            alerts::open(&transaction, held, &subject, name, &details).await?;
         }
         RepositoryState::Active => drop(alerts::resolve(&transaction, &[unavailable, held], &subject).await?),
         _ => drop(alerts::resolve(&transaction, &alerts::KINDS.map(|(kind, _)| kind), &subject).await?),
@@ -290,7 +290,7 @@ pub async fn mark_storage_unavailable(
             &[&storage_id, &reason],
         )
         .await?;
-    let change = alerts::open(&transaction, AlertKind::StorageUnavailable, &storage_id.to_string(), reason).await?;
+    let change = alerts::open(&transaction, AlertKind::StorageUnavailable, &storage_id.to_string(), "", reason).await?;
     transaction.commit().await?;
     Ok(change)
 }

@@ -89,7 +89,7 @@ enum UpkeepError {
 
 impl Upkeep {
     /// Keeps them up until stopped: at once, and then at intervals.
-    pub async fn run(self, every: Duration, stop: CancellationToken) {
+    pub async fn run(&self, every: Duration, stop: CancellationToken) {
         loop {
             tokio::select! {
                 outcome = self.turn() => if let Err(error) = outcome {

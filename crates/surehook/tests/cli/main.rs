@@ -55,6 +55,11 @@ fn every_command_has_help_with_an_example() {
         "dlq list",
         "dlq show",
         "dlq replay",
+        "job",
+        "job list",
+        "job show",
+        "job cancel",
+        "job resume",
     ];
     for command in commands {
         let words: Vec<&str> = command.split_whitespace().collect();
@@ -79,6 +84,10 @@ fn wrong_usage_is_exit_code_2() {
         &["event", "list", "--since", "yesterday"],
         &["event", "list", "--limit", "0"],
         &["dlq", "replay"],
+        &["dlq", "replay", "--all", "--rate", "0"],
+        &["dlq", "replay", "--all", "--dry-run", "--detach"],
+        &["job", "show"],
+        &["job", "list", "--state", "asleep"],
         &["receive"],
         &["serve", "--listen", "here"],
     ] {
@@ -212,6 +221,31 @@ async fn doctor_says_what_is_wrong_and_what_to_do() {
     for words in ["fail  pending", "warn  endpoint: ci is paused", "surehook endpoint resume ci", "the disk is away"] {
         assert!(text.contains(words), "{words}: {text}");
     }
+}
+
+#[tokio::test]
+async fn doctor_names_who_holds_old_weeks() {
+    let world = world().await;
+    assert!(world.text(&["doctor"]).contains("ok    retention: 0 old weeks are held"));
+    world.text(&["endpoint", "add", "ci", "--url", "https://ci.example.com/", "--repo", "*"]);
+    let pins = "INSERT INTO outbox_retention_pins (starts_at, ends_at, why, endpoint_id, found)
+                SELECT '2026-01-05 00:00Z', '2026-01-12 00:00Z', why, endpoint_id, 2 FROM endpoints, unnest(ARRAY['undelivered', 'dead_letter']) AS why";
+    world.client.batch_execute(pins).await.unwrap();
+    world.client.batch_execute("UPDATE outbox_retention SET published_days = 9").await.unwrap();
+    let text = world.text(&["doctor"]);
+    for words in [
+        "ok    retention: 1 old week is held, kept for 9 days",
+        "warn  retention: the week from 2026-01-05 stays: 2 dead letters of ci",
+        "surehook dlq replay --endpoint ci",
+        "2 lanes are not empty for ci",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    // A week that nobody holds and that is still there.
+    let week =
+        "CREATE TABLE old PARTITION OF outbox_bodies FOR VALUES FROM ('2025-12-29 00:00Z') TO ('2026-01-05 00:00Z')";
+    world.client.batch_execute(week).await.unwrap();
+    assert!(world.text(&["doctor"]).contains("warn  retention: rows that should be gone are late by"));
 }
 
 #[tokio::test]

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 
 use surehook_testkit::git::Checkout;
+use surehook_testkit::ledger::{self, Tries};
 use surehook_testkit::postgres::{self, Client, Cluster, Settings};
 use surehook_testkit::{eventually, try_eventually};
 
-use super::ledger::{self, Tries};
 use super::world::{Running, SECRET, SOON, World, script};
 
 /// The repository whose pushes arrive.

@@ -8,8 +8,6 @@
 
 mod document;
 mod ground;
-#[path = "../ledger/mod.rs"]
-mod ledger;
 mod matrix;
 #[expect(dead_code, reason = "shared with the tests that need all of it")]
 #[path = "../serve/world.rs"]

@@ -7,9 +7,13 @@ use surehook_testkit::try_eventually;
 
 use super::world::{SOON, World};
 
-/// The open alerts, as kinds.
+/// The open alerts, as kinds. These tests change what is on the disk themselves, so that drift is no surprise.
 async fn alerts(world: &World) -> Vec<String> {
-    let rows = world.sql.query("SELECT kind FROM alerts WHERE resolved_at IS NULL ORDER BY kind", &[]).await.unwrap();
+    let rows = world
+        .sql
+        .query("SELECT kind FROM alerts WHERE resolved_at IS NULL AND kind <> 'drift' ORDER BY kind", &[])
+        .await
+        .unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
@@ -171,9 +175,9 @@ async fn a_mass_disappearance_waits_for_the_operators_word() {
     let output = world.command(&world.database_url, &["repo", "confirm", "team/app"]).output().unwrap();
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("nothing to confirm"));
     let bare = world.data().join("repositories/team/app.git");
-    for n in 0..24 {
-        std::fs::remove_file(bare.join(format!("refs/heads/b{n}"))).unwrap();
-    }
+    // All at once, so that no scan sees some of them.
+    std::fs::rename(bare.join("refs/heads"), world.data().join("heads")).unwrap();
+    std::fs::create_dir(bare.join("refs/heads")).unwrap();
     until_alerts(&world, &["repository_held"]).await;
     let said = refused(&work).await;
     assert!(said.contains("held until its operator confirms: 24 of 24 refs are gone"), "{said}");

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use surehook_testkit::git::Checkout;
+use surehook_testkit::dice::Dice;
+use surehook_testkit::ledger::{self, Tries};
+use surehook_testkit::pusher::{Habit, Host, Pusher, Target};
+use surehook_testkit::sshd::{self, SshServer};
 use surehook_testkit::try_eventually;
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, RwLockReadGuard};
 
-use super::dice::Dice;
-use super::ledger::{self, Tries, ZEROS};
-use super::sshd::{self, SshServer};
 use super::support::Elsewhere;
 use super::world::Running;
 
@@ -67,7 +67,12 @@ async fn storm(kills: usize) {
         pushes: AtomicUsize::new(0),
         succeeded: AtomicUsize::new(0),
     };
-    let clients = (0..CLIENTS).map(|number| Client::run(&scene, number, dice.split())).collect::<Vec<_>>();
+    let scene_of_all = &scene;
+    let client = async |number: usize, dice: Dice| {
+        let git = &scene_of_all.there.world.git;
+        Pusher::new(git, scene_of_all, number, dice, &scene_of_all.tries).await.push_until_it_is_over().await;
+    };
+    let clients = (0..CLIENTS).map(|number| client(number, dice.split())).collect::<Vec<_>>();
     let killing = async {
         let mut killed = BTreeMap::<&str, usize>::new();
         for n in 1..=kills {
@@ -172,7 +177,8 @@ async fn look_after(scene: &Scene, dice: &mut Dice) {
     let path = scene.there.path("storm.git");
     let bare = scene.there.world.git.at(&path);
     let mut sweep = std::process::Command::new("find");
-    sweep.arg(&path).args(["-name", "*.lock", "-print", "-delete"]);
+    // A git that was killed while it packed leaves this one, too.
+    sweep.arg(&path).args(["(", "-name", "*.lock", "-o", "-name", "packed-refs.new", ")", "-print", "-delete"]);
     assert!(sweep.output().unwrap().status.success());
     match dice.below(4) {
         0 => drop(bare.ok(["pack-refs", "--all", "--prune"]).await),
@@ -182,136 +188,63 @@ async fn look_after(scene: &Scene, dice: &mut Dice) {
     }
 }
 
-/// Somebody who pushes. Most refs are his own, one he shares.
-struct Client<'a> {
-    scene: &'a Scene,
-    number: usize,
-    dice: Dice,
-    work: Checkout<'a>,
-    tree: String,
-    commits: usize,
-    /// What he believes of his refs; wrong where a push was cut off.
-    tips: BTreeMap<String, Vec<String>>,
-}
+impl Host for Scene {
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
 
-impl<'a> Client<'a> {
-    async fn run(scene: &'a Scene, number: usize, dice: Dice) {
-        let work = scene.there.world.git.init(&format!("client-{number}")).await;
-        let tree = work.ok(["write-tree"]).await;
-        let mut client = Self { scene, number, dice, work, tree, commits: 0, tips: BTreeMap::new() };
-        while !scene.over.load(Ordering::SeqCst) {
-            match client.dice.below(8) {
-                0..=2 => client.step_forward().await,
-                3 => client.rewrite().await,
-                4 => client.delete().await,
-                5 => client.tag().await,
-                6 => client.many().await,
-                _ => client.move_the_shared_one().await,
+    fn target(&self, number: usize) -> Target {
+        let path = self.there.path("storm.git");
+        match &self.ssh {
+            Some(ssh) if number.is_multiple_of(2) => {
+                Target { url: ssh.url(path.to_str().unwrap()), settings: vec![ssh.client_setting()] }
             }
+            _ => Target { url: format!("file://{}", path.display()), settings: Vec::new() },
         }
     }
 
-    fn branch(&mut self) -> String {
-        format!("refs/heads/client-{}/{}", self.number, self.dice.below(3))
+    fn habits(&self) -> &[Habit] {
+        &[
+            Habit::StepForward,
+            Habit::StepForward,
+            Habit::StepForward,
+            Habit::Rewrite,
+            Habit::Delete,
+            Habit::Tag,
+            Habit::Many(12),
+            Habit::MoveShared,
+        ]
     }
 
-    /// A commit that nobody else has.
-    async fn commit(&mut self, parent: Option<&String>) -> String {
-        self.commits += 1;
-        let message = format!("{}.{}", self.number, self.commits);
-        let mut arguments = vec!["commit-tree", &self.tree, "-m", &message];
-        if let Some(parent) = parent {
-            arguments.extend(["-p", parent]);
-        }
-        self.work.ok(arguments).await
+    fn deletes_freely(&self) -> bool {
+        false
     }
 
-    async fn step_forward(&mut self) {
-        let branch = self.branch();
-        let tip = self.tips.get(&branch).and_then(|tips| tips.last()).cloned();
-        let commit = self.commit(tip.as_ref()).await;
-        self.push(&[(branch, commit)], false).await;
+    async fn entered(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        let quiet = self.quiet.read().await;
+        self.pushes.fetch_add(1, Ordering::SeqCst);
+        Some(quiet)
     }
 
-    /// Back to an older value, or to something new beside it.
-    async fn rewrite(&mut self) {
-        let branch = self.branch();
-        let older = self.tips.get(&branch).and_then(|tips| tips.first()).cloned();
-        let value = match older {
-            Some(older) if self.dice.one_in(2) => older,
-            older => self.commit(older.as_ref()).await,
-        };
-        self.push(&[(branch, value)], true).await;
+    async fn ended(&self, _target: &Target, succeeded: bool) {
+        self.succeeded.fetch_add(usize::from(succeeded), Ordering::SeqCst);
     }
 
     /// A deletion takes the log with it, and with it what nobody has looked at yet: so first all of the log must have been
     /// told. Neither what the client believes nor the value is enough: a push that was cut off after git's verdict got through,
     /// and a branch that goes back to an older value looks as if nothing had happened.
-    async fn delete(&mut self) {
-        let (scene, branch) = (self.scene, self.branch());
-        if self.tips.get(&branch).is_none_or(Vec::is_empty) {
-            return;
-        }
-        let bare = scene.there.world.git.at(scene.there.path("storm.git"));
-        let log = bare.path().join("logs").join(&branch);
+    async fn may_delete(&self, branch: &str) -> bool {
+        let bare = self.there.world.git.at(self.there.path("storm.git"));
+        let log = bare.path().join("logs").join(branch);
         let sql = "SELECT FROM repository_refs WHERE ref = $1 AND value = decode($2, 'hex') AND log_offset = $3";
         let told = try_eventually(Duration::from_secs(10), async || {
-            let output = bare.run(["rev-parse", "--verify", "--quiet", &branch]).await;
+            let output = bare.run(["rev-parse", "--verify", "--quiet", branch]).await;
             let value = String::from_utf8(output.stdout).unwrap().trim().to_owned();
             let length = std::fs::metadata(&log).map_or(0, |log| log.len().cast_signed());
-            let rows = scene.there.world.sql.query(sql, &[&branch.as_bytes(), &value, &length]).await.unwrap();
-            (!rows.is_empty() || scene.over.load(Ordering::SeqCst)).then_some(())
+            let rows = self.there.world.sql.query(sql, &[&branch.as_bytes(), &value, &length]).await.unwrap();
+            (!rows.is_empty() || self.is_over()).then_some(())
         })
         .await;
-        if told.is_some() && !scene.over.load(Ordering::SeqCst) {
-            self.push(&[(branch, ZEROS.into())], false).await;
-        }
-    }
-
-    async fn tag(&mut self) {
-        let name = format!("client-{}-{}", self.number, self.dice.below(4));
-        let commit = self.commit(None).await;
-        self.work.ok(["tag", "--force", "--annotate", "--message", "a tag", &name, &commit]).await;
-        let value = self.work.ok(["rev-parse", &format!("refs/tags/{name}")]).await;
-        self.push(&[(format!("refs/tags/{name}"), value)], true).await;
-    }
-
-    async fn many(&mut self) {
-        let commit = self.commit(None).await;
-        let changes: Vec<_> =
-            (0..12).map(|n| (format!("refs/heads/many-{}/{n}", self.number), commit.clone())).collect();
-        self.push(&changes, true).await;
-    }
-
-    async fn move_the_shared_one(&mut self) {
-        let commit = self.commit(None).await;
-        self.push(&[("refs/heads/shared".into(), commit)], true).await;
-    }
-
-    async fn push(&mut self, wanted: &[(String, String)], forced: bool) {
-        let scene = self.scene;
-        let _pushing = scene.quiet.read().await;
-        let path = scene.there.path("storm.git");
-        let (url, setting) = match &scene.ssh {
-            Some(ssh) if self.number.is_multiple_of(2) => (ssh.url(path.to_str().unwrap()), ssh.client_setting()),
-            _ => (format!("file://{}", path.display()), "advice.pushUpdateRejected=false".into()),
-        };
-        let mut arguments = vec!["-c".to_owned(), setting, "push".into(), "--porcelain".into(), url];
-        let force = if forced { "+" } else { "" };
-        arguments.extend(wanted.iter().map(|(name, value)| match value.as_str() {
-            ZEROS => format!(":{name}"),
-            value => format!("{force}{value}:{name}"),
-        }));
-        scene.tries.lock().unwrap().attempt(wanted);
-        scene.pushes.fetch_add(1, Ordering::SeqCst);
-        let output = self.work.run(&arguments).await;
-        scene.tries.lock().unwrap().note(wanted, &output);
-        if output.status.success() {
-            scene.succeeded.fetch_add(1, Ordering::SeqCst);
-            for (name, value) in wanted {
-                let tips = self.tips.entry(name.clone()).or_default();
-                if value == ZEROS { tips.clear() } else { tips.push(value.clone()) }
-            }
-        }
+        told.is_some() && !self.is_over()
     }
 }

@@ -7,18 +7,12 @@
 )]
 
 mod commands;
-#[path = "../kills/dice.rs"]
-mod dice;
 mod doorbell;
 mod following;
 mod kills;
-#[expect(dead_code, reason = "shared with the tests that need all of it")]
-#[path = "../ledger/mod.rs"]
-mod ledger;
 mod owners;
 mod refusals;
 mod ssh;
-mod sshd;
 mod support;
 #[expect(dead_code, reason = "shared with the tests that need all of it")]
 #[path = "../serve/world.rs"]

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use super::sshd::{self, SshServer};
+use surehook_testkit::sshd::{self, SshServer};
+
 use super::support::{Elsewhere, zeros};
 
 #[tokio::test(flavor = "multi_thread")]

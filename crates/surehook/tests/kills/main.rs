@@ -8,10 +8,6 @@
     reason = "a test starts programs, speaks SQL, and panics where it cannot go on"
 )]
 
-mod clients;
-mod dice;
-#[path = "../ledger/mod.rs"]
-mod ledger;
 mod storm;
 #[expect(dead_code, reason = "shared with the tests that need all of it")]
 #[path = "../serve/world.rs"]

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
+use surehook_testkit::dice::Dice;
+use surehook_testkit::ledger::{self, Told, Tries};
+use surehook_testkit::pusher::{HABITS_OF_PEOPLE, Habit, Host, Pusher, Target};
 use surehook_testkit::receiver::{Answer, Receiver};
 use surehook_testkit::{eventually, try_eventually};
+use tokio::sync::RwLockReadGuard;
 
-use super::clients::{GitClient, Shop};
-use super::dice::Dice;
-use super::ledger::{self, Told, Tries};
 use super::world::{Running, World, script};
 
 const REPOSITORIES: [&str; 2] = ["left", "right"];
@@ -30,6 +31,52 @@ async fn forty_random_kills_lose_and_invent_nothing() {
 #[ignore = "takes some minutes: ./test --long"]
 async fn three_hundred_random_kills_lose_and_invent_nothing() {
     storm(300).await;
+}
+
+/// Where the server is at present, and what became of the pushes.
+struct Shop {
+    address: Mutex<String>,
+    token: String,
+    over: AtomicBool,
+    pushes: AtomicUsize,
+    succeeded: AtomicUsize,
+}
+
+/// One of its repositories.
+struct Hosted<'a> {
+    shop: &'a Shop,
+    repository: &'a str,
+}
+
+impl Host for Hosted<'_> {
+    fn is_over(&self) -> bool {
+        self.shop.over.load(Ordering::SeqCst)
+    }
+
+    fn target(&self, _number: usize) -> Target {
+        let address = self.shop.address.lock().unwrap();
+        let url = format!("http://ci:{}@{address}/{}.git", self.shop.token, self.repository);
+        Target { url, settings: Vec::new() }
+    }
+
+    fn habits(&self) -> &[Habit] {
+        &HABITS_OF_PEOPLE
+    }
+
+    async fn entered(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        self.shop.pushes.fetch_add(1, Ordering::SeqCst);
+        None
+    }
+
+    async fn ended(&self, target: &Target, succeeded: bool) {
+        if succeeded {
+            self.shop.succeeded.fetch_add(1, Ordering::SeqCst);
+        } else {
+            // Most likely the server is gone: the next one is elsewhere.
+            let moved = async || (self.target(0) != *target).then_some(());
+            let _ = try_eventually(Duration::from_millis(100), moved).await;
+        }
+    }
 }
 
 fn bare(world: &World, repository: &str) -> PathBuf {
@@ -63,18 +110,16 @@ async fn storm(kills: usize) {
         succeeded: AtomicUsize::new(0),
     };
     let tries: [Mutex<Tries>; 2] = Default::default();
+    let hosts = REPOSITORIES.map(|repository| Hosted { shop: &shop, repository });
     let server = tokio::task::block_in_place(|| {
         std::thread::scope(|scope| {
-            for (at, repository) in REPOSITORIES.iter().enumerate() {
+            for at in 0..REPOSITORIES.len() {
                 for n in 0..CLIENTS_PER_REPOSITORY {
-                    let (dice, tries, shop, world) = (dice.split(), &tries[at], &shop, &world);
+                    let (dice, tries, host, git) = (dice.split(), &tries[at], &hosts[at], &world.git);
                     let number = at * CLIENTS_PER_REPOSITORY + n;
                     scope.spawn(move || {
                         alone(async {
-                            GitClient::new(&world.git, shop, repository, number, dice, tries)
-                                .await
-                                .push_until_it_is_over()
-                                .await;
+                            Pusher::new(git, host, number, dice, tries).await.push_until_it_is_over().await;
                         });
                     });
                 }

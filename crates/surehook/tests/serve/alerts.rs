@@ -4,9 +4,8 @@ use serde_json::Value;
 use surehook_testkit::eventually;
 use surehook_testkit::receiver::{Answer, Receiver, Request};
 
+use super::pager::{ROUTING_KEY, objections};
 use super::world::{SOON, World, payloads};
-
-const ROUTING_KEY: &str = "0123456789abcdef0123456789abcdef";
 
 fn pager(world: &World, receiver: &Receiver) {
     world.run(&[
@@ -25,7 +24,13 @@ fn pager(world: &World, receiver: &Receiver) {
 }
 
 fn bodies(requests: &[Request]) -> Vec<Value> {
-    requests.iter().map(|request| serde_json::from_str(request.text()).unwrap()).collect()
+    requests
+        .iter()
+        .map(|request| {
+            assert_eq!(objections(request), Vec::<String>::new());
+            serde_json::from_str(request.text()).unwrap()
+        })
+        .collect()
 }
 
 #[tokio::test]

@@ -6,7 +6,13 @@
 )]
 
 mod clocks;
+#[cfg(feature = "crash-points")]
+mod loops;
+mod news;
 mod outages;
+mod pooler;
+mod replica;
+mod rolling;
 mod takeover;
 #[expect(dead_code, reason = "shared with the tests that need all of it")]
 #[path = "../serve/world.rs"]

@@ -52,9 +52,21 @@ impl Yard {
 
     pub(crate) fn worker_with(&self, environment: &[(&str, &str)]) -> Running {
         let config = self.world.data().join("worker.toml");
-        std::fs::write(&config, "[stop]\ngrace_s = 2\n[worker]\npoll_ms = 100\nlanes_per_claim = 64\n").unwrap();
+        std::fs::write(
+            &config,
+            "[stop]\ngrace_s = 2\n[worker]\npoll_ms = 100\nlanes_per_claim = 64\nwindow_start = 256\n",
+        )
+        .unwrap();
         let arguments = ["worker", "--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
         self.world.start_in(&self.url, &arguments, environment)
+    }
+
+    /// A worker with these settings under `[worker]`.
+    pub(crate) fn worker_set(&self, settings: &str) -> Running {
+        let config = self.world.data().join("worker-set.toml");
+        std::fs::write(&config, format!("[stop]\ngrace_s = 2\n[worker]\n{settings}\n")).unwrap();
+        let arguments = ["worker", "--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+        self.world.start_with(&self.url, &arguments)
     }
 
     /// An endpoint with much room that retries soon; `deadline` of one request.

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::LIMIT_MAX;
-use crate::store::{Database, DatabaseError};
+use crate::store::{Database, DatabaseError, Sql};
 use crate::text_enum::text_enum;
 
 text_enum! {
@@ -33,6 +33,8 @@ text_enum! {
         Replaying = "replaying",
         /// A replay got through.
         Delivered = "delivered",
+        /// It was sent again under a new id.
+        Replaced = "replaced",
     }
 }
 
@@ -61,6 +63,7 @@ pub struct DeadLetter {
     pub failed_at: Timestamp,
     pub state: DeadLetterState,
     pub replays: i32,
+    pub replaced_by: Option<Uuid>,
     pub updated_at: Timestamp,
     /// Size of the kept body; NULL where it was lost.
     pub body_bytes: Option<i32>,
@@ -79,16 +82,19 @@ pub struct DeadLetterFilter {
     pub reason: Option<DeadLetterReason>,
     /// Died then or later.
     pub since: Option<Timestamp>,
+    /// Died before then.
+    pub until: Option<Timestamp>,
     /// At most so many, at most [`LIMIT_MAX`].
     pub limit: i64,
 }
 
 const COLUMNS: &str = "delivery_id, endpoint_id, endpoint_name, url, ordering_key, event_id, event_type, aggregate_id, aggregate_name, \
     webhook_name, format, reason, attempts, last_status_code, last_error, lane_id, seq, event_created_at, failed_at, state, \
-    replays, updated_at, octet_length(body) AS body_bytes";
+    replays, replaced_by, updated_at, octet_length(body) AS body_bytes";
 
 const WANTED: &str = "($1::text IS NULL OR state = $1) AND ($2::uuid IS NULL OR endpoint_id = $2) AND ($3::text IS NULL OR aggregate_id = $3) \
-    AND ($4::text IS NULL OR reason = $4) AND ($5::timestamptz IS NULL OR failed_at >= $5)";
+    AND ($4::text IS NULL OR reason = $4) AND ($5::timestamptz IS NULL OR failed_at >= $5) \
+    AND ($6::timestamptz IS NULL OR failed_at < $6)";
 
 /// Lists dead letters, the newest death first. A read: may be repeated.
 pub async fn list_dead_letters(
@@ -96,7 +102,7 @@ pub async fn list_dead_letters(
     filter: &DeadLetterFilter,
 ) -> Result<Vec<DeadLetter>, DatabaseError> {
     let session = database.session().await?;
-    let sql = format!("SELECT {COLUMNS} FROM outbox_dlq WHERE {WANTED} ORDER BY failed_at DESC, delivery_id LIMIT $6");
+    let sql = format!("SELECT {COLUMNS} FROM outbox_dlq WHERE {WANTED} ORDER BY failed_at DESC, delivery_id LIMIT $7");
     let rows = session
         .query(
             &sql,
@@ -106,6 +112,7 @@ pub async fn list_dead_letters(
                 &filter.aggregate_id,
                 &filter.reason.map(DeadLetterReason::as_str),
                 &filter.since,
+                &filter.until,
                 &filter.limit.clamp(0, LIMIT_MAX),
             ],
         )
@@ -113,37 +120,48 @@ pub async fn list_dead_letters(
     rows.iter().map(from_row).collect()
 }
 
-/// The dead letters that fit the filter in the order in which they were to be delivered, from after `after` on: a page of
-/// the walk that a replay of many makes. Their order is that of the events, so a replay repeats it. A read: may be repeated.
-pub async fn next_dead_letters(
-    database: &Database,
+/// How many dead letters wait for an operator, by endpoint and reason.
+#[derive(Clone, Debug, serde::Serialize)]
+#[expect(missing_docs, reason = "each field is the column of the same name, which the schema comments")]
+pub struct DeadLetterCount {
+    pub endpoint_id: Uuid,
+    pub endpoint_name: String,
+    pub reason: DeadLetterReason,
+    pub letters: i64,
+}
+
+/// Counts the dead letters that fit the filter and that nobody has replayed: what a replay of many would look at. Its
+/// `state` and `limit` say nothing here. A read: may be repeated.
+pub async fn count_dead_letters(
+    client: &impl Sql,
     filter: &DeadLetterFilter,
-    after: Option<&DeadLetter>,
-) -> Result<Vec<DeadLetter>, DatabaseError> {
-    let session = database.session().await?;
+) -> Result<Vec<DeadLetterCount>, DatabaseError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM outbox_dlq WHERE {WANTED}
-            AND ($6::timestamptz IS NULL OR (event_created_at, lane_id, seq, delivery_id) > ($6, $7::bigint, $8::bigint, $9::uuid))
-          ORDER BY event_created_at, lane_id, seq, delivery_id LIMIT $10"
+        "SELECT endpoint_id, max(endpoint_name) AS endpoint_name, reason, count(*) AS letters FROM outbox_dlq WHERE {WANTED}
+          GROUP BY endpoint_id, reason ORDER BY endpoint_name, endpoint_id, reason"
     );
-    let rows = session
+    let rows = client
         .query(
             &sql,
             &[
-                &filter.state.map(DeadLetterState::as_str),
+                &DeadLetterState::Dead.as_str(),
                 &filter.endpoint_id,
                 &filter.aggregate_id,
                 &filter.reason.map(DeadLetterReason::as_str),
                 &filter.since,
-                &after.map(|letter| letter.event_created_at),
-                &after.map(|letter| letter.lane_id),
-                &after.map(|letter| letter.seq),
-                &after.map(|letter| letter.delivery_id),
-                &filter.limit.clamp(0, LIMIT_MAX),
+                &filter.until,
             ],
         )
         .await?;
-    rows.iter().map(from_row).collect()
+    let counted = |row: &Row| {
+        Ok(DeadLetterCount {
+            endpoint_id: row.try_get("endpoint_id")?,
+            endpoint_name: row.try_get("endpoint_name")?,
+            reason: row.try_get("reason")?,
+            letters: row.try_get("letters")?,
+        })
+    };
+    rows.iter().map(counted).collect()
 }
 
 /// One dead letter and the exact bytes that were sent (None where they were lost); None: there is none of this id. A read:
@@ -152,9 +170,16 @@ pub async fn show_dead_letter(
     database: &Database,
     delivery_id: Uuid,
 ) -> Result<Option<(DeadLetter, Option<Vec<u8>>)>, DatabaseError> {
-    let session = database.session().await?;
+    find_letter(&database.session().await?, delivery_id).await
+}
+
+/// The same within a session or transaction.
+pub(in crate::store) async fn find_letter(
+    client: &impl Sql,
+    delivery_id: Uuid,
+) -> Result<Option<(DeadLetter, Option<Vec<u8>>)>, DatabaseError> {
     let sql = format!("SELECT {COLUMNS}, body FROM outbox_dlq WHERE delivery_id = $1");
-    let row = session.query_opt(&sql, &[&delivery_id]).await?;
+    let row = client.query_opt(&sql, &[&delivery_id]).await?;
     row.map(|row| Ok((from_row(&row)?, row.try_get("body")?))).transpose()
 }
 
@@ -181,6 +206,7 @@ fn from_row(row: &Row) -> Result<DeadLetter, DatabaseError> {
         failed_at: row.try_get("failed_at")?,
         state: row.try_get("state")?,
         replays: row.try_get("replays")?,
+        replaced_by: row.try_get("replaced_by")?,
         updated_at: row.try_get("updated_at")?,
         body_bytes: row.try_get("body_bytes")?,
     })

@@ -11,14 +11,15 @@ mod head;
 mod replay;
 
 pub use dead_letters::{
-    DeadLetter, DeadLetterFilter, DeadLetterReason, DeadLetterState, list_dead_letters, next_dead_letters,
-    show_dead_letter,
+    DeadLetter, DeadLetterCount, DeadLetterFilter, DeadLetterReason, DeadLetterState, count_dead_letters,
+    list_dead_letters, show_dead_letter,
 };
 pub use deliveries::{Attempt, Delivery, DeliveryFilter, DeliveryStatus, attempts, list_deliveries, show_delivery};
 pub use events::{Event, EventFilter, SCANNED_MAX, list_events, show_event};
 pub use explain::{Explanation, LaneStanding, explain};
 pub use head::{OnHead, retry_now, skip};
-pub use replay::{COMPARED_MAX, Replayed, SubjectOf, replay};
+pub(in crate::store) use replay::replay_in;
+pub use replay::{COMPARED_MAX, HowToReplay, Replayed, SubjectOf, replay};
 
 use super::{Database, DatabaseError};
 

@@ -45,7 +45,7 @@ pub(super) async fn run(globals: &Globals, once: bool, mut signals: Signals) -> 
     println!("surehook demo: git push, and the webhook arrives.\n");
     step("PostgreSQL", &where_database_is(&globals, &data));
     let begun = Instant::now();
-    let connected = connect_with(&globals, Role::Surehook, Config::default().database.sessions_max).await?;
+    let connected = connect_with(&globals, Role::Surehook, &Config::default().database).await?;
     let receiving = connect_receive(&globals).await?;
     step("", &format!("ready after {:.1} s", begun.elapsed().as_secs_f64()));
     let outcome = tokio::select! {
@@ -161,8 +161,13 @@ async fn start_server(database: &Database, data: &Path, once: bool) -> Result<Se
     let any = SocketAddr::from((LISTEN.ip(), 0));
     let is_free = || std::net::TcpListener::bind(LISTEN).is_ok();
     let listen = if !once && is_free() { LISTEN } else { any };
-    let settings =
-        ServeSettings { listen, database: database.clone(), data: data.to_owned(), config: Config::default() };
+    let settings = ServeSettings {
+        listen,
+        database: database.clone(),
+        data: data.to_owned(),
+        watchdog: None,
+        config: Config::default(),
+    };
     Ok(Server::start(settings).await?)
 }
 
