@@ -40,7 +40,7 @@ const VOID: u8 = 3;
         restart-storm    serve is restarted softly, again and again\n  \
         mirror           pushes of a thousand refs\n  \
         race             many clients on one ref\n  \
-        race-deletions   the same, and they delete it too: a gap that is known (docs/reliability.md)\n  \
+        race-deletions   the same, and they delete it too, and with it the log of what the others did\n  \
         imported         pushes past the server, over SSH and file://\n  \
         everything       all of it at once\n  \
         all              every one of these that must pass, one after another\n\n\

@@ -32,7 +32,7 @@ pub enum Scenario {
     Mirror,
     /// Many clients on one ref
     Race,
-    /// The same, and they delete it too: where surehook is known to lose a step now and then
+    /// The same, and they delete it too, and with it the log of what the others did
     RaceDeletions,
     /// Pushes past the server, over SSH and file://, to a repository that it follows
     Imported,

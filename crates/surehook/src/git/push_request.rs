@@ -24,6 +24,10 @@ pub enum HeadError {
     /// More than [`HeadLimits::option_bytes_max`].
     #[error("the push options are too long")]
     OptionsTooLong,
+    /// A ref is to be deleted whatever it is by then: the client names no value, since it has seen none. git would compare
+    /// nothing, and delete with the ref what others push at that moment, and its log.
+    #[error("a ref is to be deleted without its value")]
+    BlindDeletion,
     /// The body does not begin with pkt-lines.
     #[error("the request is not a push")]
     NotAPush,
@@ -168,11 +172,13 @@ impl HeadParser {
     fn note_command(&mut self, line: &[u8]) -> Result<(), HeadError> {
         self.head.commands += 1;
         let command = line.trim_ascii_end().split(|byte| *byte == 0).next().unwrap_or_default();
-        let mut words = command.splitn(3, |byte| *byte == b' ').skip(1);
-        if let (Some(new), Some(name)) = (words.next(), words.next())
-            && !new.is_empty()
-            && new.iter().all(|byte| *byte == b'0')
+        let mut words = command.splitn(3, |byte| *byte == b' ');
+        if let (Some(old), Some(new), Some(name)) = (words.next(), words.next(), words.next())
+            && is_nothing(new)
         {
+            if is_nothing(old) {
+                return Err(HeadError::BlindDeletion);
+            }
             self.head.deletions.push(name.to_vec());
         }
         if self.head.commands > self.limits.refs_max { Err(HeadError::TooManyRefs) } else { Ok(()) }
@@ -198,6 +204,11 @@ impl HeadParser {
         self.head.options.push(option.to_vec());
         Ok(())
     }
+}
+
+/// Whether an id stands for "no object": zeros alone, in either hash.
+fn is_nothing(id: &[u8]) -> bool {
+    !id.is_empty() && id.iter().all(|byte| *byte == b'0')
 }
 
 #[cfg(test)]
@@ -268,6 +279,17 @@ mod tests {
             assert_eq!(head.deletions, [b"refs/heads/b".to_vec()]);
         }
         assert!(read(&[command("refs/heads/a", ""), FLUSH.to_vec()].concat(), 11).unwrap().1.deletions.is_empty());
+    }
+
+    #[test]
+    fn a_deletion_without_a_value_is_refused() {
+        for nothing in ["0".repeat(40), "0".repeat(64)] {
+            let blind = packet(format!("{nothing} {nothing} refs/heads/b").as_bytes()).to_vec();
+            let body = [command("refs/heads/a", " side-band-64k"), blind, FLUSH.to_vec()].concat();
+            for cut in [1, 7, 4096] {
+                assert_eq!(read(&body, cut), Err(HeadError::BlindDeletion));
+            }
+        }
     }
 
     #[test]

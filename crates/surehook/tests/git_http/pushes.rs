@@ -33,6 +33,32 @@ async fn each_ref_has_its_own_verdict() {
     assert_eq!(server.backend.pushes().len(), 2);
 }
 
+/// git compares nothing where a client names no value, and would delete what another has pushed meanwhile, log and all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ref_that_was_not_there_is_not_deleted() {
+    let (server, sandbox) = (Server::start().await, Sandbox::new());
+    let path = server.create("x").await;
+    let work = sandbox.init("work").await;
+    work.commit("file", "text").await;
+    let output = work.run(["push", &server.url("x"), "main", ":refs/heads/gone"]).await;
+    let text = messages(&output);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("was not there when git looked"), "{text}");
+    assert!(!sandbox.at(&path).run(["rev-parse", "--verify", "main"]).await.status.success(), "all or nothing");
+
+    // As a client does that looked before the ref was made.
+    work.ok(["push", "--quiet", &server.url("x"), "main"]).await;
+    let nothing = "0".repeat(40);
+    let command = format!("{nothing} {nothing} refs/heads/main\0 report-status side-band-64k");
+    let body = format!("{:04x}{command}0000", command.len() + 4);
+    let length = format!("Content-Length: {}", body.len());
+    let mut stream = begin(&server, "x/git-receive-pack", &[&length]).await;
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let answer = read_all(&mut stream).await;
+    assert!(answer.contains("was not there when git looked"), "{answer}");
+    sandbox.at(&path).ok(["rev-parse", "--verify", "main"]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn push_options_reach_the_backend() {
     let (server, sandbox) = (Server::start().await, Sandbox::new());

@@ -33,6 +33,10 @@ pub(super) enum BodyFault {
     Stopping,
     #[error("earlier changes could not be recorded yet; nothing was pushed, try again in a moment")]
     Untold,
+    #[error(
+        "a ref that this push deletes was not there when git looked; nothing was pushed: fetch, and push what is left to do"
+    )]
+    BlindDeletion,
     #[error("the request is not what git sends: {0}")]
     Refused(&'static str),
     #[error("{0}")]
@@ -45,7 +49,9 @@ impl From<BodyFault> for Refused {
             BodyFault::Gone | BodyFault::Gzip | BodyFault::Refused(_) => StatusCode::BAD_REQUEST,
             BodyFault::TooLarge | BodyFault::OverLimit(_) => StatusCode::PAYLOAD_TOO_LARGE,
             BodyFault::Idle => StatusCode::REQUEST_TIMEOUT,
-            BodyFault::Stopping | BodyFault::Untold => return Self::busy(fault.to_string()),
+            BodyFault::Stopping | BodyFault::Untold | BodyFault::BlindDeletion => {
+                return Self::busy(fault.to_string());
+            }
         };
         Self::new(status, fault.to_string())
     }

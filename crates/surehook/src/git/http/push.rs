@@ -174,6 +174,7 @@ impl Push {
             // git does nothing before it has the last command.
             Ok(Progress::Complete) if !head.head().deletions.is_empty() => Ok(Passage::WhenTold),
             Ok(Progress::Reading | Progress::Complete) => Ok(Passage::Free),
+            Err(HeadError::BlindDeletion) => Err(BodyFault::BlindDeletion),
             Err(HeadError::NotAPush) => Err(BodyFault::Refused("it does not begin with commands")),
             Err(HeadError::TooManyRefs) => Err(BodyFault::OverLimit("too many refs in one push")),
             Err(HeadError::OptionsTooLong) => Err(BodyFault::OverLimit("the push options are too long")),
