@@ -32,6 +32,8 @@ pub(crate) struct Ground {
     token: String,
     points: PathBuf,
     pushes: u32,
+    /// What pushes have asked to delete.
+    deletions: BTreeSet<(&'static str, String)>,
     tries: BTreeMap<&'static str, Tries>,
     /// How often a command may have been started for a second time.
     pub(crate) repeats_allowed: usize,
@@ -50,7 +52,9 @@ impl Ground {
         world.environment.push(("CRASH_POINTS", points.clone()));
         let tries = BTreeMap::from([(APP, Tries::default()), (LATE, Tries::default())]);
         let (server, receiver, token) = (None, None, String::new());
-        let mut ground = Self { world, cluster, server, receiver, token, points, pushes: 0, tries, repeats_allowed: 0 };
+        let deletions = BTreeSet::new();
+        let mut ground =
+            Self { world, cluster, server, receiver, token, points, pushes: 0, deletions, tries, repeats_allowed: 0 };
         ground.start_missing();
         for repository in [APP, LATE] {
             ground.world.run(&["repo", "create", repository]);
@@ -185,11 +189,13 @@ impl Ground {
         let mut arguments: Vec<String> = ["push", "--porcelain", &url].map(Into::into).to_vec();
         arguments.extend(names.iter().map(|name| format!("+HEAD:{name}")));
         let mut wanted: Vec<(String, String)> = names[..2].iter().map(|name| (name.clone(), commit.clone())).collect();
-        if let Some(old) =
-            ledger::refs(&self.world.git.at(self.bare(repository))).await.keys().find(|name| name.contains("topic"))
-        {
+        // Once per topic: the git of a dead server may still delete what its push asked for, and a client that finds the
+        // ref gone would ask for a deletion without a value, which is refused with all that the push holds.
+        let refs = ledger::refs(&self.world.git.at(self.bare(repository))).await;
+        let mut topics = refs.into_keys().filter(|name| name.contains("topic"));
+        if let Some(old) = topics.find(|name| self.deletions.insert((repository, name.clone()))) {
             arguments.push(format!(":{old}"));
-            wanted.push((old.clone(), ledger::ZEROS.into()));
+            wanted.push((old, ledger::ZEROS.into()));
         }
         self.tries.get_mut(repository).unwrap().attempt(&wanted);
         let mut command = work.command(&arguments);
