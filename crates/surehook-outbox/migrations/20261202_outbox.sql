@@ -331,11 +331,20 @@ EXCEPTION WHEN feature_not_supported THEN
 END $$;
 SELECT outbox_ensure_partitions();
 
--- A UUID from a name, as RFC 9562 appendix B.2 does it (version 8 over SHA-256): it needs no extension.
+-- A UUID from a name, as RFC 9562 appendix B.2 does it (version 8 over SHA-256): it needs no extension. Two functions, each of
+-- which uses what it is given once or as it is, so that PostgreSQL puts their text in the place of a call.
+CREATE FUNCTION outbox_uuid_v8(h bytea) RETURNS uuid LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURNS NULL ON NULL INPUT AS $$
+    SELECT encode(set_byte(set_byte(h, 6, (get_byte(h, 6) & 15) | 128), 8, (get_byte(h, 8) & 63) | 128), 'hex')::uuid
+$$;
+COMMENT ON FUNCTION outbox_uuid_v8(bytea) IS 'The UUID of version 8 over 16 bytes.';
+CREATE FUNCTION outbox_delivery_hash(endpoint_id uuid, event_id uuid, webhook_name text) RETURNS bytea
+LANGUAGE sql STABLE PARALLEL SAFE RETURNS NULL ON NULL INPUT AS $$ -- convert_to is, and only then its text takes its place
+    SELECT substr(sha256(uuid_send(endpoint_id) || uuid_send(event_id) || convert_to(webhook_name, 'UTF8')), 1, 16)
+$$;
+COMMENT ON FUNCTION outbox_delivery_hash(uuid, uuid, text) IS 'What the delivery id is made from.';
 CREATE FUNCTION outbox_delivery_id(endpoint_id uuid, event_id uuid, webhook_name text) RETURNS uuid
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURNS NULL ON NULL INPUT AS $$
-    SELECT encode(set_byte(set_byte(h, 6, (get_byte(h, 6) & 15) | 128), 8, (get_byte(h, 8) & 63) | 128), 'hex')::uuid
-    FROM (SELECT substr(sha256(uuid_send(endpoint_id) || uuid_send(event_id) || convert_to(webhook_name, 'UTF8')), 1, 16) AS h) AS hashed
+    SELECT outbox_uuid_v8(h) FROM outbox_delivery_hash(endpoint_id, event_id, webhook_name) AS h
 $$;
 COMMENT ON FUNCTION outbox_delivery_id(uuid, uuid, text) IS 'The delivery id of one webhook of one event at one endpoint.';
 
@@ -361,6 +370,9 @@ COMMENT ON FUNCTION outbox_matching_endpoints(text, text, text) IS 'The endpoint
 --
 -- Locks: missing lanes are inserted in (endpoint, key) order while nothing else is held, then all lanes of the call are
 -- locked in lane_id order, so two calls cannot wait for each other. The numbers and the time are taken under those locks.
+--
+-- Plans: one for all, made once; each finds lanes by their keys. Without these settings every call is planned anew, which
+-- costs more than running it, and a plan that was made while a table was empty reads all of it when it no longer is.
 CREATE FUNCTION outbox_enqueue_many(
     event_types text[], aggregate_ids text[], payloads bytea[],
     event_ids uuid[] DEFAULT NULL, aggregate_names text[] DEFAULT NULL,
@@ -368,7 +380,7 @@ CREATE FUNCTION outbox_enqueue_many(
     rendered_formats text[] DEFAULT NULL, body_positions integer[] DEFAULT NULL, body_formats text[] DEFAULT NULL,
     body_webhook_names text[] DEFAULT NULL, body_headers text[] DEFAULT NULL, body_bytes bytea[] DEFAULT NULL
 ) RETURNS TABLE (event_position integer, event_id uuid, already boolean)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     n integer := cardinality(event_types);
@@ -379,8 +391,9 @@ DECLARE
     fan_endpoints uuid[];
     fan_keys text[];
     fan_webhooks text[];
-    lanes_wanted integer;
-    lanes_locked bigint[];
+    fan_lanes bigint[];
+    lanes bigint[];
+    lanes_last_seq bigint[];
     at timestamptz;
 BEGIN
     IF n = 0 THEN
@@ -389,8 +402,10 @@ BEGIN
     IF cardinality(aggregate_ids) IS DISTINCT FROM n OR cardinality(payloads) IS DISTINCT FROM n THEN
         RAISE EXCEPTION 'outbox_enqueue_many: event_types, aggregate_ids and payloads differ in length' USING ERRCODE = '22023';
     END IF;
-    SELECT array_agg(coalesce(event_ids[i], gen_random_uuid()) ORDER BY i), array_agg(false ORDER BY i)
-      INTO ids, done FROM generate_series(1, n) AS i;
+    FOR i IN 1..n LOOP
+        ids[i] := coalesce(event_ids[i], gen_random_uuid());
+        done[i] := false;
+    END LOOP;
 
     -- A key that is there already stands for the event that it was first used for.
     IF EXISTS (SELECT 1 FROM unnest(idempotency_keys) AS k WHERE k IS NOT NULL) THEN
@@ -410,71 +425,76 @@ BEGIN
           INTO ids FROM generate_series(1, n) AS i;
     END IF;
 
-    SELECT string_agg(DISTINCT e.format, ', ') INTO missing
-      FROM generate_series(1, n) AS i
-      CROSS JOIN LATERAL outbox_matching_endpoints(event_types[i], aggregate_ids[i], coalesce(aggregate_names[i], aggregate_ids[i])) AS e
-     WHERE rendered_formats IS NOT NULL AND NOT done[i] AND e.format <> 'native' AND e.format <> ALL (rendered_formats);
+    -- Where each event goes. A format that was not rendered shows as a webhook without a name.
+    SELECT array_agg(i), array_agg(endpoint_id), array_agg(lane_key), array_agg(webhook_name), array_agg(lane_id),
+           string_agg(DISTINCT format, ', ') FILTER (WHERE webhook_name IS NULL)
+      INTO fan_positions, fan_endpoints, fan_keys, fan_webhooks, fan_lanes, missing
+      FROM (SELECT f.*, (SELECT l.lane_id FROM outbox_lanes AS l WHERE l.endpoint_id = f.endpoint_id AND l.ordering_key = f.lane_key) AS lane_id
+              FROM (SELECT i, e.endpoint_id, e.format, w.webhook_name, w.nth,
+                           CASE WHEN e.ordered THEN coalesce(ordering_keys[i], aggregate_ids[i]) ELSE ids[i]::text END AS lane_key
+                      FROM generate_series(1, n) AS i
+                      CROSS JOIN LATERAL outbox_matching_endpoints(event_types[i], aggregate_ids[i], coalesce(aggregate_names[i], aggregate_ids[i])) AS e
+                      CROSS JOIN LATERAL (
+                          SELECT event_types[i] AS webhook_name, 0::bigint AS nth WHERE e.format = 'native'
+                          UNION ALL
+                          SELECT b.webhook_name, b.nth
+                            FROM unnest(body_positions, body_formats, body_webhook_names) WITH ORDINALITY AS b (pos, format, webhook_name, nth)
+                           WHERE b.pos = i AND b.format = e.format AND e.format <> 'native'
+                          UNION ALL
+                          SELECT NULL, 0 WHERE e.format <> 'native' AND e.format <> ALL (rendered_formats)
+                      ) AS w
+                     WHERE NOT done[i]) AS f
+             ORDER BY i, nth) AS fan;
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION 'an endpoint wants a format that was not rendered: %', missing USING ERRCODE = 'SH001';
     END IF;
 
-    SELECT array_agg(i ORDER BY i, nth), array_agg(endpoint_id ORDER BY i, nth),
-           array_agg(lane_key ORDER BY i, nth), array_agg(webhook_name ORDER BY i, nth)
-      INTO fan_positions, fan_endpoints, fan_keys, fan_webhooks
-      FROM (SELECT i, e.endpoint_id, w.webhook_name, w.nth,
-                   CASE WHEN e.ordered THEN coalesce(ordering_keys[i], aggregate_ids[i]) ELSE ids[i]::text END AS lane_key
-              FROM generate_series(1, n) AS i
-              CROSS JOIN LATERAL outbox_matching_endpoints(event_types[i], aggregate_ids[i], coalesce(aggregate_names[i], aggregate_ids[i])) AS e
-              CROSS JOIN LATERAL (
-                  SELECT event_types[i] AS webhook_name, 0::bigint AS nth WHERE e.format = 'native'
-                  UNION ALL
-                  SELECT b.webhook_name, b.nth
-                    FROM unnest(body_positions, body_formats, body_webhook_names) WITH ORDINALITY AS b (pos, format, webhook_name, nth)
-                   WHERE b.pos = i AND b.format = e.format AND e.format <> 'native'
-              ) AS w
-             WHERE NOT done[i]) AS fan;
-
-    IF fan_positions IS NOT NULL THEN
-        SELECT count(*) INTO lanes_wanted FROM (SELECT DISTINCT e, k FROM unnest(fan_endpoints, fan_keys) AS u (e, k)) AS d;
-        LOOP
+    WHILE fan_positions IS NOT NULL LOOP
+        IF array_position(fan_lanes, NULL) IS NOT NULL THEN
             INSERT INTO outbox_lanes (endpoint_id, ordering_key)
-            SELECT DISTINCT e, k FROM unnest(fan_endpoints, fan_keys) AS u (e, k)
-             WHERE NOT EXISTS (SELECT 1 FROM outbox_lanes AS l WHERE l.endpoint_id = e AND l.ordering_key = k)
-             ORDER BY e, k
+            SELECT DISTINCT e, k FROM unnest(fan_endpoints, fan_keys, fan_lanes) AS u (e, k, lane) WHERE lane IS NULL ORDER BY e, k
             ON CONFLICT ON CONSTRAINT outbox_lanes_key DO NOTHING;
-            SELECT array_agg(lane_id) INTO lanes_locked FROM (
-                SELECT l.lane_id FROM outbox_lanes AS l
-                 WHERE (l.endpoint_id, l.ordering_key) IN (SELECT e, k FROM unnest(fan_endpoints, fan_keys) AS u (e, k))
-                 ORDER BY l.lane_id FOR UPDATE OF l
-            ) AS l;
-            -- Fewer than wanted: an idle lane was swept away in between.
-            EXIT WHEN cardinality(lanes_locked) = lanes_wanted;
-        END LOOP;
-    END IF;
+            SELECT array_agg((SELECT l.lane_id FROM outbox_lanes AS l WHERE l.endpoint_id = e AND l.ordering_key = k) ORDER BY nth)
+              INTO fan_lanes FROM unnest(fan_endpoints, fan_keys) WITH ORDINALITY AS u (e, k, nth);
+        END IF;
+        SELECT array_agg(lane_id), array_agg(last_seq) INTO lanes, lanes_last_seq FROM (
+            SELECT l.lane_id, l.last_seq FROM outbox_lanes AS l WHERE l.lane_id = ANY (fan_lanes) ORDER BY l.lane_id FOR UPDATE OF l
+        ) AS locked;
+        EXIT WHEN fan_lanes <@ lanes;
+        -- An idle lane was swept away in between: look again.
+        SELECT array_agg(CASE WHEN lane = ANY (lanes) THEN lane END ORDER BY nth) INTO fan_lanes FROM unnest(fan_lanes) WITH ORDINALITY AS u (lane, nth);
+    END LOOP;
 
     at := clock_timestamp();
     INSERT INTO outbox_events (event_id, event_type, aggregate_id, aggregate_name, ordering_key, payload, created_at)
     SELECT ids[i], event_types[i], aggregate_ids[i], coalesce(aggregate_names[i], aggregate_ids[i]),
            coalesce(ordering_keys[i], aggregate_ids[i]), payloads[i], at
       FROM generate_series(1, n) AS i WHERE NOT done[i];
-    INSERT INTO outbox_bodies (event_id, format, webhook_name, headers, body, created_at)
-    SELECT ids[b.pos], b.format, b.webhook_name, coalesce(b.headers, '{}')::jsonb, b.body, at
-      FROM unnest(body_positions, body_formats, body_webhook_names, body_headers, body_bytes) AS b (pos, format, webhook_name, headers, body)
-     WHERE NOT done[b.pos];
+    IF cardinality(body_positions) > 0 THEN
+        INSERT INTO outbox_bodies (event_id, format, webhook_name, headers, body, created_at)
+        SELECT ids[b.pos], b.format, b.webhook_name, coalesce(b.headers, '{}')::jsonb, b.body, at
+          FROM unnest(body_positions, body_formats, body_webhook_names, body_headers, body_bytes) AS b (pos, format, webhook_name, headers, body)
+         WHERE NOT done[b.pos];
+    END IF;
 
     IF fan_positions IS NOT NULL THEN
         INSERT INTO outbox_deliveries (lane_id, seq, delivery_id, event_id, event_created_at, webhook_name, aggregate_id, created_at)
-        SELECT l.lane_id, l.last_seq + row_number() OVER (PARTITION BY l.lane_id ORDER BY f.nth),
-               outbox_delivery_id(l.endpoint_id, ids[f.pos], f.webhook_name), ids[f.pos], at, f.webhook_name, aggregate_ids[f.pos], at
-          FROM unnest(fan_positions, fan_endpoints, fan_keys, fan_webhooks) WITH ORDINALITY AS f (pos, endpoint_id, lane_key, webhook_name, nth)
-          JOIN outbox_lanes AS l ON l.endpoint_id = f.endpoint_id AND l.ordering_key = f.lane_key;
+        SELECT f.lane_id, lanes_last_seq[array_position(lanes, f.lane_id)] + row_number() OVER (PARTITION BY f.lane_id ORDER BY f.nth),
+               outbox_uuid_v8(f.h), ids[f.pos], at, f.webhook_name, aggregate_ids[f.pos], at
+          FROM (SELECT pos, lane_id, webhook_name, nth, outbox_delivery_hash(endpoint_id, ids[pos], webhook_name) AS h
+                  FROM unnest(fan_positions, fan_endpoints, fan_lanes, fan_webhooks) WITH ORDINALITY AS u (pos, endpoint_id, lane_id, webhook_name, nth)
+                OFFSET 0) AS f;
         UPDATE outbox_lanes AS l
-           SET last_seq = l.last_seq + f.added, ready_at = coalesce(l.ready_at, at)
-          FROM (SELECT e, k, count(*) AS added FROM unnest(fan_endpoints, fan_keys) AS u (e, k) GROUP BY e, k) AS f
-         WHERE l.endpoint_id = f.e AND l.ordering_key = f.k;
+           SET last_seq = l.last_seq + cardinality(array_positions(fan_lanes, l.lane_id)), ready_at = coalesce(l.ready_at, at)
+         WHERE l.lane_id = ANY (lanes);
     END IF;
 
-    RETURN QUERY SELECT i, ids[i], done[i] FROM generate_series(1, n) AS i ORDER BY i;
+    FOR i IN 1..n LOOP
+        event_position := i;
+        event_id := ids[i];
+        already := done[i];
+        RETURN NEXT;
+    END LOOP;
 END $$;
 COMMENT ON FUNCTION outbox_enqueue_many(text[], text[], bytea[], uuid[], text[], text[], text[], text[], integer[], text[], text[], text[], bytea[])
     IS 'Records events and their deliveries in the caller''s transaction; returns one row per event.';

@@ -7,9 +7,11 @@
 
 mod common;
 
-use common::Outbox;
+use common::{Outbox, settings};
 use surehook_outbox::store::claim::{CLAIM, READ, SCENE};
 use surehook_outbox::store::record::RECORD;
+use surehook_outbox::subscriber::Told;
+use surehook_outbox::{Subscribers, WorkerSettings};
 use uuid::Uuid;
 
 /// A lane with 20 deliveries per key, made without the detour over single calls.
@@ -154,4 +156,30 @@ async fn a_thousand_lanes_are_recorded_by_one_walk_over_them() {
     // A nested loop over the lanes and what was said would touch a million pairs.
     assert!(!plan.lines().any(|line| line.contains("Rows Removed by Join Filter")), "{plan}");
     assert!(plan.contains("rows=1000"), "{plan}");
+}
+
+/// Reads of whole tables, by whoever has ended.
+const WHOLE_READS: &str = "
+    SELECT coalesce(sum(seq_scan), 0)::bigint FROM pg_stat_user_tables WHERE relname ~ '^outbox_(lanes|deliveries|events|attempts)'";
+
+/// Somebody vacuums a database that is still empty, and what is planned then is kept for as long as the sessions live.
+#[tokio::test]
+async fn what_was_planned_while_all_was_empty_reads_no_whole_table_later() {
+    let outbox = Outbox::new().await;
+    outbox.endpoint("ci", "subscriber:counter", "").await;
+    outbox.sql.batch_execute("VACUUM ANALYZE").await.unwrap();
+    outbox.sql.batch_execute("SET enable_seqscan = off").await.unwrap();
+    let before = outbox.count(WHOLE_READS).await;
+    let subscribers = Subscribers::default().with("counter", |_: Told| async { Ok(()) });
+    let worker = outbox.worker_with(WorkerSettings { subscribers, ..settings() });
+    for lane in 0..300 {
+        outbox.tell(&format!("lane-{lane}"), "{}").await;
+    }
+    outbox.drained().await;
+    worker.stop().await;
+    outbox.database.close().await;
+    // A session tells its counts as it ends, before it is gone from the list.
+    outbox.until("SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'").await;
+    outbox.sql.batch_execute("SELECT pg_stat_clear_snapshot()").await.unwrap();
+    assert_eq!(outbox.count(WHOLE_READS).await, before);
 }

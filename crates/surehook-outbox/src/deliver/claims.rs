@@ -156,7 +156,7 @@ async fn look(
     }
     // Taken before the claim: whoever declares this worker dead after it also takes what it claims now.
     let Some(life) = shared.fence.life() else { return Ok(Looked::Satisfied { lanes: 0 }) };
-    let session = shared.database.session().await?;
+    let session = shared.database.worker_session().await?;
     clear_doubt(shared, &session, books).await?;
     let hands = Hands { shared, reports, feed, scene: &scene, life };
     let suspect_at = scene.endpoints.values().find(|known| known.has_suspect);

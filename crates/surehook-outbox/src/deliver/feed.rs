@@ -65,7 +65,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut asks: mpsc::UnboundedReceiver<A
 }
 
 async fn answer(shared: &Shared, ranges: &[Range]) -> Result<HashMap<i64, Vec<Delivery>>, DatabaseError> {
-    let session = shared.database.session().await?;
+    let session = shared.database.worker_session().await?;
     let mut found = claim::read(&session, ranges, recent(shared)).await?;
     look_everywhere(&session, ranges, &mut found).await?;
     Ok(found)

@@ -51,7 +51,7 @@ fn stalled(shared: &Shared) -> Option<&'static str> {
 
 /// Beats and looks over one session until it breaks or the worker stops.
 async fn watch(shared: &Shared, judge_from: &mut Instant) -> Result<(), DatabaseError> {
-    let mut session = shared.database.session().await?;
+    let mut session = shared.database.worker_session().await?;
     // Where each counter stands, and since when.
     let mut seen: HashMap<Uuid, (i64, Instant)> = HashMap::new();
     let mut last_beat = Instant::now();

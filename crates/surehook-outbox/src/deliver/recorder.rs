@@ -17,6 +17,8 @@ use crate::store::{DatabaseError, workers};
 const GATHER: Duration = Duration::from_millis(5);
 /// Lanes written in one transaction at most.
 const GROUP_MAX: usize = 1000;
+/// How often it is noted of an endpoint at most that something got through to it.
+const NOTE_SUCCESS_EVERY: Duration = Duration::from_secs(1);
 /// Pause before lanes that were locked, or a database that is away, are tried again.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -72,6 +74,8 @@ pub(super) fn channel() -> (Reports, mpsc::UnboundedReceiver<Report>) {
 #[derive(Default)]
 struct Waiting {
     lanes: HashMap<i64, Report>,
+    /// When it was last noted of an endpoint that something got through to it.
+    successes_noted: HashMap<Uuid, Instant>,
 }
 
 impl Waiting {
@@ -212,7 +216,7 @@ async fn flush(shared: &Shared, waiting: &mut Waiting) -> Result<(), DatabaseErr
             if recorded.more_is_due() {
                 shared.wake.wake_here();
             }
-            note_success(shared, successes).await
+            note_success(shared, &mut waiting.successes_noted, successes).await
         }
         Err(error) => {
             taken.into_values().for_each(|report| waiting.add(report));
@@ -243,23 +247,32 @@ fn with_lane(report: &Report, act: impl FnOnce(&LaneState)) {
 }
 
 async fn write(shared: &Shared, batch: &Batch) -> Result<record::Recorded, DatabaseError> {
-    let mut session = shared.database.session().await?;
+    let mut session = shared.database.worker_session().await?;
     record::record(&mut session, shared.id, batch).await
 }
 
-async fn note_success(shared: &Shared, mut endpoints: Vec<Uuid>) -> Result<(), DatabaseError> {
+async fn note_success(
+    shared: &Shared,
+    noted: &mut HashMap<Uuid, Instant>,
+    mut endpoints: Vec<Uuid>,
+) -> Result<(), DatabaseError> {
+    let now = Instant::now();
+    noted.retain(|_, at| now.duration_since(*at) < NOTE_SUCCESS_EVERY);
+    endpoints.retain(|endpoint_id| !noted.contains_key(endpoint_id));
     endpoints.sort_unstable();
     endpoints.dedup();
     if endpoints.is_empty() {
         return Ok(());
     }
-    let session = shared.database.session().await?;
-    record::note_success(&session, &endpoints).await
+    let session = shared.database.worker_session().await?;
+    record::note_success(&session, &endpoints).await?;
+    noted.extend(endpoints.into_iter().map(|endpoint_id| (endpoint_id, now)));
+    Ok(())
 }
 
 async fn leave(shared: &Shared) {
     let left = async {
-        let session = shared.database.session().await?;
+        let session = shared.database.worker_session().await?;
         // Of a claim whose answer was lost lanes may bear our name that nobody here knows of.
         workers::give_back_unknown(&session, shared.id, &shared.held.all()).await?;
         workers::leave(&session, shared.id).await

@@ -104,7 +104,7 @@ async fn look(shared: &Shared) -> Result<(), DatabaseError> {
     known.sort_unstable_by(|a, b| b.cmp(a));
     known.truncate(REMEMBERED_MAX);
     let known: Vec<Uuid> = known.into_iter().map(|(_, endpoint_id)| endpoint_id).collect();
-    let session = shared.database.session().await?;
+    let session = shared.database.worker_session().await?;
     let seen = claim::scene(&session, &known).await?;
     drop(session);
     if let Some(now) = seen.now {

@@ -124,8 +124,9 @@ macro_rules! deliveries {
 ///
 /// Those under suspicion, or the others (`$9`): under suspicion is a lane that two workers vanished with, the one counted
 /// that its next claim will charge. A lane that still has an owner was left by one that vanished: that counts as a crash,
-/// and its head may have arrived. `= ANY(ARRAY(…))` runs the sub-select once; with `IN (…)` a nested loop may run it again
-/// per row and take more than the limit.
+/// and its head may have arrived. A materialized CTE is run once; a sub-select in a nested loop may run again per row and take
+/// more than the limit. `= ANY(ARRAY(…))` beside the join keeps it to the primary key: else the lanes of the endpoints may be
+/// read, all of them.
 ///
 /// The claim takes the newest state of a lane, the read that of the statement's snapshot: it may see less than there is. Who
 /// finds the first delivery missing asks again.
@@ -135,20 +136,21 @@ pub const CLAIM: &str = concat!(
         SELECT e.endpoint_id, e.timeout_ms, e.format, e.last_success_at, q.quota, q.after
           FROM unnest($2::uuid[], $3::bigint[], $4::timestamptz[], $5::timestamptz[]) AS q (endpoint_id, quota, after, version)
           JOIN endpoints AS e ON e.endpoint_id = q.endpoint_id AND e.state = 'active' AND e.updated_at = q.version
+    ), chosen AS MATERIALIZED (
+        SELECT c.lane_id, w.timeout_ms, w.format, w.last_success_at
+          FROM quota AS w
+         CROSS JOIN LATERAL (SELECT x.lane_id FROM outbox_lanes AS x
+                              WHERE x.endpoint_id = w.endpoint_id AND x.ready_at > w.after AND x.ready_at <= statement_timestamp()
+                                AND (x.crashes + (x.owner IS NOT NULL)::integer >= 2) = $9
+                              ORDER BY x.ready_at LIMIT w.quota FOR UPDATE SKIP LOCKED) AS c
     ), claimed AS (
         UPDATE outbox_lanes AS l
            SET owner = $1, epoch = l.epoch + 1, crashes = l.crashes + (l.owner IS NOT NULL)::integer,
                may_have_arrived = l.may_have_arrived OR l.owner IS NOT NULL,
                leased_until = statement_timestamp() + (least(l.last_seq - l.done_seq, $6) * q.timeout_ms + $7) * interval '1 millisecond',
                ready_at = statement_timestamp() + (least(l.last_seq - l.done_seq, $6) * q.timeout_ms + $7) * interval '1 millisecond'
-          FROM quota AS q
-         WHERE l.endpoint_id = q.endpoint_id
-           AND l.lane_id = ANY (ARRAY(
-               SELECT c.lane_id FROM quota AS w
-                CROSS JOIN LATERAL (SELECT x.lane_id FROM outbox_lanes AS x
-                                     WHERE x.endpoint_id = w.endpoint_id AND x.ready_at > w.after AND x.ready_at <= statement_timestamp()
-                                       AND (x.crashes + (x.owner IS NOT NULL)::integer >= 2) = $9
-                                     ORDER BY x.ready_at LIMIT w.quota FOR UPDATE SKIP LOCKED) AS c))
+          FROM chosen AS q
+         WHERE l.lane_id = ANY (ARRAY(SELECT lane_id FROM chosen)) AND l.lane_id = q.lane_id
         RETURNING l.lane_id, l.endpoint_id, l.epoch, l.done_seq, l.last_seq, l.attempts, l.strikes, l.unanswered, l.crashes,
                   l.may_have_arrived, coalesce(extract(epoch FROM clock_timestamp() - l.first_tried_at), 0)::float8 AS age_s,
                   coalesce(q.last_success_at > l.updated_at, false) AS others,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{
-    Connect, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
+    ClientWrapper, Connect, Hook, HookError, Manager, ManagerConfig, Metrics, Pool, PoolError, RecyclingMethod,
+    Runtime, TimeoutType, Timeouts,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OnceCell;
@@ -138,6 +139,8 @@ impl DatabaseError {
 #[derive(Clone, Debug)]
 pub struct Database {
     pool: Pool,
+    /// Sessions of workers, which plan otherwise; behind a pooler the same.
+    workers: Pool,
     connections: Connections,
     /// How to connect beside the pool; without TLS if there is none.
     config: Arc<Config>,
@@ -189,7 +192,8 @@ impl Connections {
 }
 
 impl Database {
-    /// Makes the pool; connects lazily. `sessions_max` bounds the connections of this pool.
+    /// Makes the pool; connects lazily. `sessions_max` bounds the connections of this pool; a worker on it has as many more
+    /// at its disposal, and needs five.
     ///
     /// Unix sockets are given as `host=/folder user=… dbname=…`. TLS is used when the server offers it and verified
     /// against the system's certificates; `sslmode=disable` turns it off.
@@ -215,26 +219,33 @@ impl Database {
         let connections = Connections::default();
         let without_tls = sockets_only || config.get_ssl_mode() == SslMode::Disable;
         let tls = (!without_tls).then(crate::tls::client_config);
-        let manager = match tls.clone() {
-            None => {
-                let connect = Connecting { tls: tokio_postgres::NoTls, connections: connections.clone() };
-                Manager::from_connect(config.clone(), connect, recycle)
-            }
-            Some(tls) => {
-                let tls = MakeRustlsConnect::new(tls);
-                let connect = Connecting { tls, connections: connections.clone() };
-                Manager::from_connect(config.clone(), connect, recycle)
-            }
+        let builder = || {
+            let manager = match tls.clone() {
+                None => {
+                    let connect = Connecting { tls: tokio_postgres::NoTls, connections: connections.clone() };
+                    Manager::from_connect(config.clone(), connect, recycle.clone())
+                }
+                Some(tls) => {
+                    let tls = MakeRustlsConnect::new(tls);
+                    let connect = Connecting { tls, connections: connections.clone() };
+                    Manager::from_connect(config.clone(), connect, recycle.clone())
+                }
+            };
+            Pool::builder(manager)
+                .max_size(sessions_max)
+                .runtime(Runtime::Tokio1)
+                .wait_timeout(Some(Duration::from_secs(10)))
+                .create_timeout(Some(open_within(&config)))
         };
-        let pool = Pool::builder(manager)
-            .max_size(sessions_max)
-            .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(Duration::from_secs(10)))
-            .create_timeout(Some(open_within(&config)))
-            .build()?;
+        let pool = builder().build()?;
+        let workers = match pooler {
+            Pooler::None => builder().post_create(Hook::async_fn(plan_for_workers)).build()?,
+            // Statements without a name are planned each time, and what is set would stay in the pooler's sessions.
+            Pooler::Transaction => pool.clone(),
+        };
         let types = (pooler == Pooler::Transaction).then(ParameterTypes::default);
         let config = Arc::new(config);
-        Ok(Self { pool, connections, config, tls, types, sessions_last: Arc::default() })
+        Ok(Self { pool, workers, connections, config, tls, types, sessions_last: Arc::default() })
     }
 
     /// Whether something stands between this program and PostgreSQL, as was said when the pool was made.
@@ -277,6 +288,11 @@ impl Database {
         Ok(Session::new(self.pool.get().await.map_err(DatabaseError::Session)?, self.types.clone()))
     }
 
+    /// The same for the statements of a worker, in a session that plans for them.
+    pub(crate) async fn worker_session(&self) -> Result<Session, DatabaseError> {
+        Ok(Session::new(self.workers.get().await.map_err(DatabaseError::Session)?, self.types.clone()))
+    }
+
     /// How long that may take.
     pub(super) fn open_within(&self) -> Duration {
         open_within(&self.config)
@@ -307,12 +323,21 @@ impl Database {
     /// signed off, or, after two seconds, was cut. May be called again.
     pub async fn close(&self) {
         self.pool.close();
+        self.workers.close();
         self.connections.tasks.close();
         if tokio::time::timeout(CLOSE_WITHIN, self.connections.tasks.wait()).await.is_err() {
             self.connections.cut.cancel();
             self.connections.tasks.wait().await;
         }
     }
+}
+
+/// The statements of a worker are few and said all day. Each is planned once and finds what it needs by keys: a plan that was
+/// made while a table was small, and vacuumed, would read all of it when it no longer is, until somebody analyses it.
+const WORKERS_PLAN: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off";
+
+fn plan_for_workers<'a>(client: &'a mut ClientWrapper, _: &Metrics) -> Boxed<'a, Result<(), HookError>> {
+    Box::pin(async move { client.batch_execute(WORKERS_PLAN).await.map_err(HookError::Backend) })
 }
 
 /// Makes sessions whose tasks are [`Connections`].
