@@ -119,12 +119,12 @@ pub enum Action {
     KillGit(usize),
     /// `Turns::take` begins a run, which reads the cursor (`store::announce::read_refs`).
     ReadRefs(usize),
-    /// `snapshot::settle`: reads the log.
+    /// `snapshot::read_log`.
     ReadLog(usize),
-    /// `snapshot::settle`: reads the ref.
+    /// `refs::read_loose`: reads the ref after its log.
     ReadLoose(usize),
-    /// `snapshot::settle`: looks at the log again; if it is the same, `transitions::derive` says what to tell.
-    LookAgain(usize),
+    /// `snapshot::log_stamp`: looks at the log again; if it is the same, `transitions::derive` says what to tell.
+    LogStamp(usize),
     /// `snapshot::settle` has looked for the last time, and the log has changed again.
     GiveUpUnsettled(usize),
     /// `snapshot::confirm`: a second read where no log explains the step.

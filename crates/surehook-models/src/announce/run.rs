@@ -48,7 +48,7 @@ impl Announce {
             Announcer::CursorsRead(_) => actions.push(Action::ReadLog(index)),
             Announcer::LogRead(..) => actions.push(Action::ReadLoose(index)),
             Announcer::RefRead(_, log, _) => {
-                actions.push(Action::LookAgain(index));
+                actions.push(Action::LogStamp(index));
                 if self.world.looks_run_out && LogFile::stamp(log.as_ref()) != LogFile::stamp(state.disk.log.as_ref()) {
                     actions.push(Action::GiveUpUnsettled(index));
                 }
@@ -74,7 +74,7 @@ impl Announce {
         let (Action::ReadRefs(index)
         | Action::ReadLog(index)
         | Action::ReadLoose(index)
-        | Action::LookAgain(index)
+        | Action::LogStamp(index)
         | Action::GiveUpUnsettled(index)
         | Action::Confirm(index)
         | Action::AcceptPush(index)
@@ -98,8 +98,8 @@ impl Announce {
             (Action::ReadLoose(_), Announcer::LogRead(cursor, log)) => {
                 state.announcers[index] = Announcer::RefRead(cursor, log, state.disk.value);
             }
-            (Action::LookAgain(_), Announcer::RefRead(cursor, log, value)) => {
-                self.look_again(state, index, cursor, log.as_ref(), value);
+            (Action::LogStamp(_), Announcer::RefRead(cursor, log, value)) => {
+                self.log_stamp(state, index, cursor, log.as_ref(), value);
             }
             (Action::GiveUpUnsettled(_), _) => self.end(state, index, Outcome::Unsettled),
             (Action::Confirm(_), Announcer::Doubtful(cursor, steps)) => {
@@ -147,7 +147,7 @@ impl Announce {
     }
 
     /// Only if the log did not change around the reading of the ref do the two belong together.
-    fn look_again(&self, state: &mut State, index: usize, cursor: Cursor, log: Option<&LogFile>, value: Value) {
+    fn log_stamp(&self, state: &mut State, index: usize, cursor: Cursor, log: Option<&LogFile>, value: Value) {
         let is_same = LogFile::stamp(log) == LogFile::stamp(state.disk.log.as_ref());
         if self.guards.log_looked_at_again && !is_same {
             state.announcers[index] = Announcer::CursorsRead(cursor);

@@ -83,7 +83,7 @@ fn fair_step(state: &State) -> Option<Action> {
             Announcer::Idle => {}
             Announcer::CursorsRead(_) => return Some(Action::ReadLog(index)),
             Announcer::LogRead(..) => return Some(Action::ReadLoose(index)),
-            Announcer::RefRead(..) => return Some(Action::LookAgain(index)),
+            Announcer::RefRead(..) => return Some(Action::LogStamp(index)),
             Announcer::Doubtful(..) => return Some(Action::Confirm(index)),
             Announcer::Prepared(..) => return Some(Action::AcceptPush(index)),
             Announcer::Committed(_) => return Some(Action::WriteHighWater(index)),
