@@ -1,6 +1,7 @@
 //! The recorder: gathers what the lanes report and writes it in groups, at once when idle. What cannot be written (the
 //! database is away, a lane is locked by another) waits for the next flush; nothing is dropped.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,12 +88,14 @@ impl Waiting {
             }
             std::collections::hash_map::Entry::Occupied(mut entry) => {
                 let old = entry.get_mut();
-                let same_claim = old.lane.as_ref().is_some_and(|old| old.epoch == state.epoch);
-                if same_claim {
-                    merge(old, report);
-                } else {
+                match old.lane.as_ref().map_or(Ordering::Less, |old| old.epoch.cmp(&state.epoch)) {
+                    Ordering::Equal => merge(old, report),
                     // The lane was claimed anew meanwhile: what was said under the old claim counts no more.
-                    entry.insert(report);
+                    Ordering::Less => {
+                        entry.insert(report);
+                    }
+                    // Claimed anew by this very worker, and the task of the earlier claim says its last word only now.
+                    Ordering::Greater => {}
                 }
             }
         }
@@ -282,5 +285,41 @@ async fn leave(shared: &Shared) {
         // The others find out by the heartbeat.
         Ok(Err(error)) => tracing::debug!(error = %chain(&error), "could not sign off"),
         Err(_) => tracing::debug!("could not sign off in time"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(epoch: i64, done_seq: i64, release: Option<Release>) -> Report {
+        let lane = LaneState {
+            lane_id: 1,
+            epoch,
+            done_seq,
+            head: crate::retry::Head::default(),
+            first_tried_at: None,
+            last_error: None,
+            release,
+            lease: Duration::ZERO,
+        };
+        Report { lane: Some(lane), succeeded: release.is_none(), ..Report::default() }
+    }
+
+    fn waits(waiting: &Waiting) -> Option<(i64, i64, bool)> {
+        let report = waiting.lanes.get(&1)?;
+        report.lane.as_ref().map(|lane| (lane.epoch, lane.done_seq, report.succeeded))
+    }
+
+    #[test]
+    fn the_newest_claim_has_the_word_whoever_speaks_last() {
+        let mut waiting = Waiting::default();
+        waiting.add(report(1, 1, None));
+        waiting.add(report(1, 2, Some(Release::Now)));
+        assert_eq!(waits(&waiting), Some((1, 2, true)));
+        waiting.add(report(3, 1, None));
+        assert_eq!(waits(&waiting), Some((3, 1, true)));
+        waiting.add(report(1, 2, Some(Release::Now)));
+        assert_eq!(waits(&waiting), Some((3, 1, true)));
     }
 }
