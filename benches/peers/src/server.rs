@@ -30,8 +30,7 @@ pub(crate) struct Sessions {
 impl Server {
     /// With one more setting, if it is needed.
     pub(crate) async fn start(setting: Option<&str>) -> Result<Self> {
-        let mut more: Vec<String> = setting.map(String::from).into_iter().collect();
-        more.extend(std::env::var("PEERS_MORE").unwrap_or_default().split(';').filter(|s| !s.is_empty()).map(String::from));
+        let more = setting.map(String::from).into_iter().collect();
         let cluster = Cluster::start(Settings { durable: true, more, ..Settings::default() }).await;
         let admin = postgres::connect(&cluster.url("postgres")).await;
         Ok(Self { cluster, admin, made: 0 })
