@@ -125,8 +125,7 @@ macro_rules! deliveries {
 /// Those under suspicion, or the others (`$9`): under suspicion is a lane that two workers vanished with, the one counted
 /// that its next claim will charge. A lane that still has an owner was left by one that vanished: that counts as a crash,
 /// and its head may have arrived. A materialized CTE is run once; a sub-select in a nested loop may run again per row and take
-/// more than the limit. `= ANY(ARRAY(…))` beside the join keeps it to the primary key: else the lanes of the endpoints may be
-/// read, all of them.
+/// more than the limit.
 ///
 /// The claim takes the newest state of a lane, the read that of the statement's snapshot: it may see less than there is. Who
 /// finds the first delivery missing asks again.
@@ -150,7 +149,7 @@ pub const CLAIM: &str = concat!(
                leased_until = statement_timestamp() + (least(l.last_seq - l.done_seq, $6) * q.timeout_ms + $7) * interval '1 millisecond',
                ready_at = statement_timestamp() + (least(l.last_seq - l.done_seq, $6) * q.timeout_ms + $7) * interval '1 millisecond'
           FROM chosen AS q
-         WHERE l.lane_id = ANY (ARRAY(SELECT lane_id FROM chosen)) AND l.lane_id = q.lane_id
+         WHERE l.lane_id = q.lane_id
         RETURNING l.lane_id, l.endpoint_id, l.epoch, l.done_seq, l.last_seq, l.attempts, l.strikes, l.unanswered, l.crashes,
                   l.may_have_arrived, coalesce(extract(epoch FROM clock_timestamp() - l.first_tried_at), 0)::float8 AS age_s,
                   coalesce(q.last_success_at > l.updated_at, false) AS others,
