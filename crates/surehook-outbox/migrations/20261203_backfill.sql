@@ -5,8 +5,9 @@
 -- is held; whoever lets it go has that lock too, and so sees the events of all who found it held. Nothing else waits.
 --
 -- The lanes that are held are also the list of what the job has still to do: those in which something is missing are held when
--- it is made, and those that are made for its endpoint while it runs begin held. A lane that is held without such a job (it was
--- cancelled, or ended in between) is let go by whoever works on jobs, with what came since it was held.
+-- it is made. Those that are made for its endpoint before it is settled begin held, because a transaction that has not seen the
+-- endpoint may leave something older in them. A lane that is held without such a job (it was cancelled, or ended in between) is
+-- let go by whoever works on jobs, with what came since it was held.
 
 ALTER TABLE outbox_lanes ADD COLUMN held_since timestamptz;
 COMMENT ON COLUMN outbox_lanes.held_since IS 'A back-fill is at this lane, or will be: events from then on are kept back, until it has taken them up. NULL: not so.';
@@ -126,7 +127,7 @@ BEGIN
             -- The lane of one event of an endpoint that wants no order is named by its id, and is never held.
             INSERT INTO outbox_lanes (endpoint_id, ordering_key, held_since)
             SELECT e, k, (SELECT clock_timestamp() FROM outbox_jobs AS j
-                           WHERE j.kind = 'backfill' AND j.state = 'running' AND j.endpoint_id = e AND k <> ALL (ids::text[]))
+                           WHERE j.kind = 'backfill' AND j.state = 'running' AND j.endpoint_id = e AND NOT j.settled AND k <> ALL (ids::text[]))
               FROM (SELECT DISTINCT e, k FROM unnest(fan_endpoints, fan_keys) AS u (e, k)) AS w
              WHERE NOT EXISTS (SELECT 1 FROM outbox_lanes AS l WHERE l.endpoint_id = e AND l.ordering_key = k)
              ORDER BY e, k

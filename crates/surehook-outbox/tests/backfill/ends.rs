@@ -28,11 +28,15 @@ async fn when_it_is_cancelled_lanes_go_on_with_what_came_since() {
     let outbox = Outbox::new().await;
     let (ci, job) = half_done(&outbox).await;
     outbox.numbered(&["a", "b", "c"], 10, 12).await;
-    assert_eq!((outbox.held().await, outbox.released().await), (3, 0), "the job has them");
+    assert_eq!(
+        (outbox.held().await, outbox.released().await),
+        (2, 0),
+        "the job has them; in a new lane nothing is older"
+    );
     assert!(matches!(cancel(&outbox.database, job.job_id).await.unwrap(), OnJob::Done(_)));
     outbox.numbered(&["a"], 12, 13).await;
     assert!(matches!(outbox.one_step(&job).await, Stepped::Nothing { due_in: None }));
-    assert_eq!((outbox.released().await, outbox.held().await), (7, 0));
+    assert_eq!((outbox.released().await, outbox.held().await), (5, 0));
     outbox.numbered(&["b"], 12, 13).await;
     let told = outbox.enqueued(ci).await;
     assert_eq!(told["a"], [0, 1, 2, 3, 4, 10, 11, 12]);

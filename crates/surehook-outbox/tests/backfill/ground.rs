@@ -45,7 +45,14 @@ impl Outbox {
     /// Works on a job until it has ended, and says how it stands.
     pub(crate) async fn work_to_the_end(&self, job: &Job) -> Job {
         surehook_testkit::eventually(SOON, async || {
-            matches!(self.one_step(job).await, Stepped::Did { ended: true, .. }).then_some(())
+            loop {
+                match self.one_step(job).await {
+                    Stepped::Did { ended: true, .. } => return Some(()),
+                    Stepped::Did { .. } => {}
+                    Stepped::Nothing { .. } => return None,
+                    failed @ Stepped::Failed { .. } => panic!("{failed:?}"),
+                }
+            }
         })
         .await;
         self.job(job).await

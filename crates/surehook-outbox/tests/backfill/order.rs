@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
-use surehook_outbox::store::jobs::{Backfill, JobState, Stepped, add_with_backfill};
+use surehook_outbox::store::jobs::{Backfill, JobState, Stepped, add_with_backfill, cancel};
 use surehook_outbox::{NewEvent, enqueue, enqueue_many};
 use surehook_testkit::receiver::{Answer, Receiver};
 
@@ -202,4 +202,69 @@ async fn keys_that_are_finer_than_the_aggregate_have_lanes_of_their_own() {
         outbox.count("SELECT count(*) FROM outbox_lanes WHERE ordering_key LIKE 'key-%' AND last_seq = 4").await,
         3
     );
+}
+
+/// Calls that lock many lanes, and jobs that hold as many, made, cancelled and ended all the time: no ring of waits, and at the end
+/// each event was told once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_over_many_lanes_and_jobs_that_hold_them_do_not_deadlock() {
+    const AGGREGATES: [&str; 8] = ["h", "b", "g", "a", "f", "c", "e", "d"];
+    let outbox = Arc::new(Outbox::new().await);
+    let ci = outbox.endpoint("ci", "http://127.0.0.1:9/", "").await;
+    let enough = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..3)
+        .map(|writer| {
+            let (outbox, enough) = (outbox.clone(), enough.clone());
+            tokio::spawn(async move {
+                let mut written = 0;
+                let session = outbox.database.session().await.unwrap();
+                while !enough.load(Ordering::Relaxed) {
+                    // Each call makes a lane too, and begins elsewhere in the row of those that there are.
+                    let fresh = format!("fresh-{writer}-{written}");
+                    let mut aggregates = AGGREGATES.map(str::to_owned).to_vec();
+                    aggregates.rotate_left((writer + written) % AGGREGATES.len());
+                    aggregates.push(fresh);
+                    let events: Vec<NewEvent<'_>> = aggregates
+                        .iter()
+                        .map(|aggregate| NewEvent {
+                            event_type: "Happened",
+                            aggregate_id: aggregate,
+                            payload: b"x 0",
+                            ..NewEvent::default()
+                        })
+                        .collect();
+                    enqueue_many(&session, &events, &[], &[]).await.unwrap();
+                    written += 1;
+                }
+                written * (AGGREGATES.len() + 1)
+            })
+        })
+        .collect();
+    for round in 0..10 {
+        let since = outbox.now().await;
+        // What is recorded while the endpoint wants something else is missing in every lane.
+        for types in ["'{Else}'", "NULL"] {
+            outbox.sql.execute(&format!("UPDATE endpoints SET event_types = {types}"), &[]).await.unwrap();
+            let more = outbox.count("SELECT count(*) FROM outbox_events").await + 20;
+            outbox.until(&format!("SELECT count(*) > {more} FROM outbox_events")).await;
+        }
+        let job = outbox.backfill(ci, since).await;
+        if round % 2 == 0 {
+            cancel(&outbox.database, job.job_id).await.unwrap();
+            outbox.released().await;
+        } else {
+            assert_eq!(outbox.work_to_the_end(&job).await.failures, 0);
+        }
+    }
+    enough.store(true, Ordering::Relaxed);
+    let mut written = 0;
+    for writer in writers {
+        written += writer.await.unwrap();
+    }
+    let job = outbox.backfill(ci, EVER).await;
+    outbox.work_to_the_end(&job).await;
+    outbox.released().await;
+    let told = "SELECT count(DISTINCT event_id) FROM outbox_deliveries";
+    assert_eq!(outbox.count(told).await, i64::try_from(written).unwrap());
+    assert_eq!(outbox.count("SELECT count(*) FROM outbox_deliveries").await, i64::try_from(written).unwrap());
 }

@@ -89,15 +89,14 @@ fn read_lane(row: &Row) -> Result<Lane, DatabaseError> {
     })
 }
 
-/// One that is held, locked; who records events there at this moment is not waited for.
+/// One that is held, locked. Who records events there at this moment is waited for only if that is so in all of them.
 async fn held_lane(transaction: &Transaction<'_>, endpoint_id: Option<Uuid>) -> Result<Option<Lane>, DatabaseError> {
-    let row = transaction
-        .query_opt(
-            "SELECT lane_id, ordering_key, last_seq FROM outbox_lanes
-              WHERE endpoint_id = $1 AND held_since IS NOT NULL ORDER BY lane_id LIMIT 1 FOR UPDATE SKIP LOCKED",
-            &[&endpoint_id],
-        )
-        .await?;
+    const HELD: &str = "SELECT lane_id, ordering_key, last_seq FROM outbox_lanes
+                         WHERE endpoint_id = $1 AND held_since IS NOT NULL ORDER BY lane_id LIMIT 1 FOR UPDATE";
+    let mut row = transaction.query_opt(&format!("{HELD} SKIP LOCKED"), &[&endpoint_id]).await?;
+    if row.is_none() {
+        row = transaction.query_opt(HELD, &[&endpoint_id]).await?;
+    }
     row.as_ref().map(read_lane).transpose()
 }
 
