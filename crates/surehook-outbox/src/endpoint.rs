@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::address::is_public;
 use crate::subscriber;
+use crate::target::NATIVE;
 use crate::text_enum::text_enum;
 
 text_enum! {
@@ -174,7 +175,7 @@ fn invalid(setting: &'static str, problem: impl Into<String>) -> InvalidSetting 
 pub fn check(endpoint: &mut Endpoint) -> Result<(), InvalidSetting> {
     check_name(&endpoint.name)?;
     endpoint.url = check_url(&endpoint.url, endpoint.allow_private)?.into();
-    if subscriber::name_in(&endpoint.url).is_some() && endpoint.format != "native" {
+    if subscriber::name_in(&endpoint.url).is_some() && endpoint.format != NATIVE {
         return Err(invalid("format", "a subscriber within the process is told in the native format"));
     }
     check_secret("secret", &endpoint.secret)?;

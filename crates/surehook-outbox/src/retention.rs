@@ -203,7 +203,7 @@ impl<Progress: Fn() + Sync> Working<'_, Progress> {
         };
         let (staying, leaving): (Vec<_>, Vec<_>) = partitions.iter().partition(|partition| stays(partition));
         removal::take_back(session, &staying).await?;
-        removal::decide(session, &leaving).await?;
+        let leaving = removal::decide(session, &leaving).await?;
         removal::forget_gone(session, horizons.weeks).await?;
         for week in weeks {
             let mut of_week: Vec<&Partition> = leaving.iter().copied().filter(|p| p.week == week).collect();
@@ -258,6 +258,7 @@ impl<Progress: Fn() + Sync> Working<'_, Progress> {
             }
         }
         found.add(pins::by_older_events(session, weeks).await?);
+        found.add(pins::by_backfills(session, weeks).await?);
         let (staying, leaving): (Vec<Week>, Vec<Week>) = weeks.iter().partition(|week| found.hold(**week));
         let mut after = 0;
         while !staying.is_empty()

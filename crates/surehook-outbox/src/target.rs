@@ -9,6 +9,9 @@ use uuid::Uuid;
 use crate::retry::Policy;
 use crate::send::Route;
 
+/// The format whose body is the payload of the event itself; all others were rendered beside it.
+pub const NATIVE: &str = "native";
+
 /// Where deliveries go, read anew at each claim.
 #[derive(Clone, Debug)]
 pub struct Target {

@@ -34,7 +34,7 @@ impl Outbox {
     }
 }
 
-const READING: Reading = Reading { deliveries_max: 20, not_before: jiff::Timestamp::UNIX_EPOCH };
+const READING: Reading = Reading { deliveries_max: 20, not_before: jiff::Timestamp::UNIX_EPOCH, only_native: false };
 
 #[tokio::test]
 async fn a_claim_takes_exactly_its_quota_under_a_forced_plan() {

@@ -22,6 +22,7 @@ use super::{Shared, chain, lane, recorder};
 use crate::crash::point;
 use crate::store::claim::{self, ClaimedLane, Quota, Range, Reading};
 use crate::store::{DatabaseError, Session, workers};
+use crate::target::NATIVE;
 
 /// The claim loop's books.
 #[derive(Default)]
@@ -185,8 +186,11 @@ impl Hands<'_> {
             return Ok(if some_are_full { Looked::MoreIsDue } else { Looked::Satisfied { lanes: 0 } });
         }
         let (claimed_at, asked_at) = (Instant::now(), self.shared.clock.now());
-        let reading =
-            Reading { deliveries_max: self.shared.settings.deliveries_per_read, not_before: feed::recent(self.shared) };
+        let reading = Reading {
+            deliveries_max: self.shared.settings.deliveries_per_read,
+            not_before: feed::recent(self.shared),
+            only_native: self.scene.endpoints.values().all(|known| known.target.format == NATIVE),
+        };
         point("claim.chosen");
         let claimed = match claim::claim(session, self.shared.id, &quotas, reading).await {
             Ok(claimed) => claimed,

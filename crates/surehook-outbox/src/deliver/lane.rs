@@ -31,8 +31,14 @@ const CRASHES_MAX: i32 = 3;
 /// A lane is kept while it has work, but after so many deliveries it makes room if others of its endpoint wait.
 const QUANTUM: usize = 100;
 
-/// Reading on begins when this few are left in hand.
-const READ_ON_AT: usize = 8;
+/// Reading on begins when this part of what one read brings at most is left in hand: the next must be there before it is gone.
+const READ_ON_AT: usize = 2;
+
+/// A lane that goes on reads twice as much each time, up to so many times what it began with.
+const READ_GROWS_TO: usize = 8;
+
+/// But only while the bodies that all lanes have in hand are fewer bytes than this.
+const READ_GROWS_BELOW: usize = 8 * 1024 * 1024;
 
 pub(super) struct LaneRun {
     shared: Arc<Shared>,
@@ -49,6 +55,8 @@ pub(super) struct LaneRun {
     coming: Option<oneshot::Receiver<Vec<Delivery>>>,
     /// Everything up to here was read, or is being read.
     read_to: i64,
+    /// How many deliveries one read brings at most.
+    read_max: usize,
 }
 
 /// Whether the lane goes on.
@@ -78,8 +86,9 @@ impl LaneRun {
     ) -> Self {
         let in_hand = VecDeque::from(std::mem::take(&mut lane.deliveries));
         shared.held.add_body_bytes(in_hand.iter().map(size).sum());
-        let read_to = lane.done_seq;
-        let mut run = Self { shared, reports, feed, target, lane, grip, life, in_hand, coming: None, read_to };
+        let (read_to, read_max) = (lane.done_seq, shared.settings.deliveries_per_read);
+        let mut run =
+            Self { shared, reports, feed, target, lane, grip, life, in_hand, coming: None, read_to, read_max };
         run.keep_what_joins_on();
         run
     }
@@ -154,7 +163,7 @@ impl LaneRun {
         }
         let Some(delivery) = self.in_hand.pop_front() else { return Coming::Missing };
         self.shared.held.take_body_bytes(size(&delivery));
-        if self.in_hand.len() <= READ_ON_AT
+        if self.in_hand.len() <= self.read_max / READ_ON_AT
             && self.coming.is_none()
             && self.lane.crashes == 0
             && self.read_to < last_seq
@@ -169,7 +178,11 @@ impl LaneRun {
         // Its settings may have changed while the lane was kept.
         let Some(target) = self.shared.scout.target(self.target.endpoint_id) else { return false };
         self.target = target;
-        let read_max = i64::try_from(self.shared.settings.deliveries_per_read).unwrap_or(i64::MAX);
+        if self.shared.held.body_bytes() < READ_GROWS_BELOW {
+            let most = self.shared.settings.deliveries_per_read.saturating_mul(READ_GROWS_TO);
+            self.read_max = self.read_max.saturating_mul(2).min(most);
+        }
+        let read_max = i64::try_from(self.read_max).unwrap_or(i64::MAX);
         let (after_seq, until_seq) = (self.read_to, last_seq.min(self.read_to.saturating_add(read_max)));
         let format = self.target.format.clone();
         self.coming = Some(self.feed.ask(Range { lane_id: self.lane.lane_id, after_seq, until_seq, format }));

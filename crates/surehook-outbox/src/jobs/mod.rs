@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::deliver::chain;
 use crate::store::Database;
-use crate::store::jobs::{JobKind, Stepped, step};
+use crate::store::jobs::{JobKind, Stepped, release_lane, step};
 use crate::store::operate::SubjectOf;
 use crate::wake::Wake;
 
@@ -41,6 +41,7 @@ impl std::fmt::Debug for JobSettings {
 pub async fn run(database: Database, wake: Wake, settings: JobSettings, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let wait = match step(&database, None, settings.subject_of, &settings.node).await {
+            Ok(Stepped::Nothing { due_in }) => rest(&database, &wake, due_in).await,
             Ok(stepped) => note(&stepped, &wake, &settings),
             Err(error) => {
                 tracing::debug!(error = %chain(&error), "jobs cannot be worked on for the moment");
@@ -56,11 +57,28 @@ pub async fn run(database: Database, wake: Wake, settings: JobSettings, stop: Ca
     }
 }
 
+/// No step is due: lets go of a lane that no job holds any more, if there is one. Returns how long to wait for the next look.
+async fn rest(database: &Database, wake: &Wake, due_in: Option<Duration>) -> Duration {
+    match release_lane(database).await {
+        Ok(Some(deliveries)) => {
+            if deliveries > 0 {
+                wake.wake();
+            }
+            Duration::ZERO
+        }
+        // A job that others are at is due too: they go on with it, so there is no hurry.
+        Ok(None) => due_in.map_or(POLL, |due_in| due_in.clamp(Duration::from_millis(10), POLL)),
+        Err(error) => {
+            tracing::debug!(error = %chain(&error), "lanes cannot be let go for the moment");
+            POLL
+        }
+    }
+}
+
 /// Says what has happened to whoever wants to know; returns how long to wait for the next look.
 fn note(stepped: &Stepped, wake: &Wake, settings: &JobSettings) -> Duration {
     match stepped {
-        // A job that others are at is due too: they go on with it, so there is no hurry.
-        Stepped::Nothing { due_in } => due_in.map_or(POLL, |due_in| due_in.clamp(Duration::from_millis(10), POLL)),
+        Stepped::Nothing { .. } => POLL,
         Stepped::Did { job_id, kind, done, skipped, ended } => {
             if *done > 0 {
                 wake.wake();

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::{Database, DatabaseError, Sql, upkeep};
 use crate::endpoint::{Conflict, Endpoint, EndpointChange, EndpointState, InvalidSetting, OnDead, Scope, check};
+use crate::target::NATIVE;
 
 /// An endpoint to be added. Settings that are not chosen take the defaults of the schema.
 #[derive(Clone, Debug)]
@@ -35,7 +36,7 @@ impl NewEndpoint {
             name: name.into(),
             url: url.into(),
             scope,
-            format: "native".into(),
+            format: NATIVE.into(),
             secret: None,
             settings: EndpointChange::default(),
         }
@@ -81,9 +82,13 @@ const COLUMNS: &str = "endpoint_id, name, url, aggregate_id, aggregate_group, ev
 /// Adds an endpoint. Ok: it is stored and receives events from now on; the returned row holds its secret, which may have
 /// been generated. Err: nothing was stored. Repeating it after an unclear end gives `NameTaken` if it had been stored.
 pub async fn add(database: &Database, new: NewEndpoint) -> Result<Endpoint, EndpointError> {
+    add_in(&database.session().await?, new).await
+}
+
+/// The same within a transaction, which the caller commits.
+pub(super) async fn add_in(client: &impl Sql, new: NewEndpoint) -> Result<Endpoint, EndpointError> {
     let secret = new.secret.map_or_else(generate_secret, Ok)?;
-    let session = database.session().await?;
-    let now = session.query_one("SELECT clock_timestamp()", &[]).await?.get(0);
+    let now = client.query_one("SELECT clock_timestamp()", &[]).await?.get(0);
     let mut endpoint = Endpoint {
         endpoint_id: Uuid::new_v4(),
         name: new.name,
@@ -116,7 +121,7 @@ pub async fn add(database: &Database, new: NewEndpoint) -> Result<Endpoint, Endp
     EndpointChange { url: Some(new.url), scope: Some(new.scope), secret: Some(secret), ..new.settings }
         .apply(&mut endpoint);
     check(&mut endpoint)?;
-    save(&session, &endpoint).await
+    save(client, &endpoint).await
 }
 
 /// Makes the endpoint of a subscriber within the process, unless it is there. Ok: events go to it from now on, and are kept until a
@@ -243,7 +248,7 @@ const CANCEL: &str = "
 const LETTERS_BACK: &str = "
     UPDATE outbox_dlq SET state = 'dead', updated_at = clock_timestamp() WHERE endpoint_id = $1 AND state = 'replaying'";
 
-async fn find_in(client: &impl Sql, name_or_id: &str, for_update: bool) -> Result<Endpoint, EndpointError> {
+pub(super) async fn find_in(client: &impl Sql, name_or_id: &str, for_update: bool) -> Result<Endpoint, EndpointError> {
     let id = Uuid::parse_str(name_or_id).ok();
     let lock = if for_update { "FOR UPDATE" } else { "" };
     // A name may look like an id, so the name goes first; a removed endpoint is found by its id only.

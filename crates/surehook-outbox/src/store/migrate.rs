@@ -19,6 +19,8 @@ pub const OUTBOX: &[Migration] = &[
     Migration { name: "20261202_workers_lost", sql: include_str!("../../migrations/20261202_workers_lost.sql") },
     Migration { name: "20261202_jobs", sql: include_str!("../../migrations/20261202_jobs.sql") },
     Migration { name: "20261202_subscribers", sql: include_str!("../../migrations/20261202_subscribers.sql") },
+    Migration { name: "20261203_backfill", sql: include_str!("../../migrations/20261203_backfill.sql") },
+    Migration { name: "20261203_enqueue", sql: include_str!("../../migrations/20261203_enqueue.sql") },
 ];
 
 /// What [`migrate`] did.

@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
 
 pub mod claim;
+mod claim_statements;
 pub mod database;
 pub mod endpoints;
 pub mod enqueue;

@@ -6,6 +6,7 @@
 )]
 
 mod aged;
+mod backfills;
 #[path = "../common/mod.rs"]
 mod common;
 mod locks;

@@ -193,6 +193,10 @@ fn pin_words(pin: &Pin, endpoint: &str) -> (String, String) {
             ),
             "They go with that week.".into(),
         ),
+        Why::Backfill => (
+            format!("the week from {week} stays: {endpoint} is being told of it"),
+            "It goes when that has ended: surehook job list --state running".into(),
+        ),
     }
 }
 

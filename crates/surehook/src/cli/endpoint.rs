@@ -8,17 +8,19 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use surehook_outbox::Database;
 use surehook_outbox::endpoint::{Conflict, Endpoint, EndpointChange, EndpointState, OnDead, Scope};
-use surehook_outbox::send::PAGERDUTY;
-use surehook_outbox::store::endpoints::{self, EndpointError, NewEndpoint, Removed};
+use surehook_outbox::store::endpoints::{self, EndpointError, Removed};
+use surehook_outbox::store::jobs::Job;
 use surehook_outbox::store::operate::database_time;
 use surehook_outbox::store::windows::{self, WindowShown};
 
+use super::backfill::{self, BackfillArgs};
 use super::connect::{tell_workers, with_database};
+use super::endpoint_add::{self, AddArgs};
+use super::job::detached_words;
 use super::output::{Out, cell, count, properties, span_words, table, when, when_or};
 use super::standing;
-use super::values::{SecretArgs, header_map, parse_header, parse_ms, parse_s, read_secret_file};
+use super::values::{header_map, parse_header, parse_ms, parse_s, read_secret_file};
 use super::{CliError, Globals};
-use crate::store::watch::ALERT_EVENT;
 use crate::store::{lookup, repositories};
 
 /// Endpoints.
@@ -29,9 +31,17 @@ pub enum EndpointCommand {
         surehook endpoint add ci --repo team/app --url https://ci.example.com/hook\n  \
         surehook endpoint add audit --repo '*' --url https://audit.example.com/ --secret-file secret.txt\n  \
         surehook endpoint add local --repo 'team/*' --url http://127.0.0.1:9000/ --allow-private\n  \
+        surehook endpoint add ci2 --repo team/app --url https://ci2.example.com/hook --backfill 7d\n  \
         surehook endpoint add pager --alerts --format pagerduty --secret-file routing-key.txt\n\n\
         Without a secret one is made and shown this once. The format cannot be changed later: add another endpoint for it.")]
     Add(Box<AddArgs>),
+    /// Tell an endpoint of earlier events that it was not told of, in their order, by a job
+    #[command(after_help = "Examples:\n  \
+        surehook endpoint backfill ci --since 7d --dry-run\n  \
+        surehook endpoint backfill ci --since 2026-01-31T08:00:00Z --rate 20\n\n\
+        Nothing is told twice: a second time it finds what is still missing. What is pushed meanwhile waits until the older ones of\n\
+        its repository are enqueued. Like every job it can be watched, cancelled and resumed: surehook job --help")]
+    Backfill(BackfillArgs),
     /// List endpoints, by name
     #[command(after_help = "Example:\n  surehook endpoint list --json")]
     List {
@@ -75,44 +85,6 @@ pub enum EndpointCommand {
         /// Its name or id
         name: String,
     },
-}
-
-/// Where PagerDuty takes events.
-const PAGERDUTY_URL: &str = "https://events.pagerduty.com/v2/enqueue";
-
-/// Options of `endpoint add`.
-#[derive(Debug, Args)]
-pub struct AddArgs {
-    /// What it is called: letters, digits, . _ -
-    name: String,
-    /// Whose pushes: a repository, GROUP/* for all below a group, or * for all
-    #[arg(long, value_name = "REPO", required_unless_present_any = ["aggregate", "alerts"])]
-    repo: Option<String>,
-    /// Events of this aggregate instead, where events do not come from repositories
-    #[arg(long, value_name = "ID", conflicts_with = "repo")]
-    aggregate: Option<String>,
-    /// Alerts instead: dead letters, storage in doubt, deliveries that wait too long
-    #[arg(long, conflicts_with_all = ["repo", "aggregate", "event_types"])]
-    alerts: bool,
-    /// Where webhooks are POSTed: http:// or https:// [default with --format pagerduty: PagerDuty's address]
-    #[arg(long, value_name = "URL", required_unless_present = "alerts")]
-    url: Option<String>,
-    #[command(flatten)]
-    secret: SecretArgs,
-    /// The body that it is sent. pagerduty is for --alerts, and its secret is the routing key of the integration
-    #[arg(long, value_name = "FORMAT", default_value = "native", value_parser = ["native", PAGERDUTY])]
-    format: String,
-    /// It is meant to lead to a loopback or private address
-    #[arg(long)]
-    allow_private: bool,
-    /// Do not keep the order of a repository's events: each goes out at once
-    #[arg(long)]
-    unordered: bool,
-    /// Count every attempt without an answer towards --max-unanswered, also while nothing gets through (the textbook rule)
-    #[arg(long)]
-    count_every_silence: bool,
-    #[command(flatten)]
-    limits: LimitArgs,
 }
 
 /// Options of `endpoint set`.
@@ -162,7 +134,7 @@ pub struct SetArgs {
 
 /// Settings that are added and changed in the same way.
 #[derive(Debug, Default, Args)]
-struct LimitArgs {
+pub(super) struct LimitArgs {
     /// Deadline of one attempt [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = parse_ms)]
     timeout: Option<i32>,
@@ -199,7 +171,7 @@ struct LimitArgs {
 }
 
 impl LimitArgs {
-    fn change(self) -> EndpointChange {
+    pub(super) fn change(self) -> EndpointChange {
         EndpointChange {
             timeout_ms: self.timeout,
             retry_max_delay_ms: self.retry_max_delay,
@@ -229,6 +201,9 @@ struct Shown {
     /// Only where it was just made.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
+    /// The job that tells it of earlier events. Only where it was just made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backfill: Option<Job>,
     /// How it stands; not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     now: Option<standing::Shown>,
@@ -236,15 +211,16 @@ struct Shown {
 
 pub(super) async fn run(globals: &Globals, command: EndpointCommand, out: Out) -> Result<ExitCode, CliError> {
     with_database(globals, async |database| match command {
-        EndpointCommand::Add(args) => add(database, *args, out).await,
+        EndpointCommand::Add(args) => endpoint_add::add(database, *args, out).await,
+        EndpointCommand::Backfill(args) => backfill::run(database, args, out).await,
         EndpointCommand::List { removed } => list(database, removed, out).await,
         EndpointCommand::Show { name } => {
             let endpoint = find(database, &name).await?;
-            show(database, endpoint, None, out).await
+            show(database, endpoint, Made::default(), out).await
         }
         EndpointCommand::Set(args) => {
             let endpoint = set(database, *args).await?;
-            show(database, endpoint, None, out).await
+            show(database, endpoint, Made::default(), out).await
         }
         EndpointCommand::Pause { name, reason } => {
             find(database, &name).await?;
@@ -297,44 +273,6 @@ pub(super) async fn find(database: &Database, name: &str) -> Result<Endpoint, Cl
     }
 }
 
-async fn add(database: &Database, args: AddArgs, out: Out) -> Result<(), CliError> {
-    let secret = args.secret.read()?;
-    let was_made = secret.is_none();
-    let is_pagerduty = args.format == PAGERDUTY;
-    if is_pagerduty && !args.alerts {
-        return Err(CliError::new("PagerDuty is told of alerts, not of pushes.", "Add --alerts instead of --repo."));
-    }
-    if is_pagerduty && was_made {
-        return Err(CliError::new(
-            "PagerDuty needs a routing key.",
-            "Give the integration's key with --secret-file, or in SUREHOOK_SECRET.",
-        ));
-    }
-    let Some(url) = args.url.or_else(|| is_pagerduty.then(|| PAGERDUTY_URL.to_owned())) else {
-        return Err(CliError::new(
-            "An endpoint needs --url.",
-            "Say where alerts are POSTed, or choose --format pagerduty.",
-        ));
-    };
-    let scope = match scope(database, args.repo, args.aggregate).await? {
-        Some(scope) => scope,
-        None if args.alerts => Scope::All,
-        None => return Err(CliError::new("An endpoint needs --repo.", "Name a repository, GROUP/* or *.")),
-    };
-    let limits = args.limits.change();
-    let settings = EndpointChange {
-        allow_private: Some(args.allow_private),
-        ordered: Some(!args.unordered),
-        count_every_silence: Some(args.count_every_silence),
-        event_types: args.alerts.then(|| Some(vec![ALERT_EVENT.to_owned()])).or(limits.event_types.clone()),
-        ..limits
-    };
-    let new = NewEndpoint { secret, format: args.format, settings, ..NewEndpoint::new(args.name, url, scope) };
-    let endpoint = endpoints::add(database, new).await?;
-    let secret = was_made.then(|| endpoint.secret.clone());
-    show(database, endpoint, secret, out).await
-}
-
 async fn set(database: &Database, args: SetArgs) -> Result<Endpoint, CliError> {
     let endpoint = find(database, &args.name).await?;
     let mut change = EndpointChange {
@@ -371,7 +309,7 @@ async fn set(database: &Database, args: SetArgs) -> Result<Endpoint, CliError> {
 }
 
 /// What `--repo` or `--aggregate` say; None if neither is there.
-async fn scope(
+pub(super) async fn scope(
     database: &Database,
     repo: Option<String>,
     aggregate: Option<String>,
@@ -419,6 +357,7 @@ async fn list(database: &Database, removed: bool, out: Out) -> Result<(), CliErr
             endpoint,
             windows: None,
             secret: None,
+            backfill: None,
             now: None,
         })
         .collect();
@@ -452,28 +391,40 @@ fn receives(endpoint: &Endpoint, repository: Option<&str>) -> String {
     }
 }
 
-async fn show(database: &Database, endpoint: Endpoint, secret: Option<SecretString>, out: Out) -> Result<(), CliError> {
+/// What is shown of an endpoint only when it was just added.
+#[derive(Default)]
+pub(super) struct Made {
+    /// The secret, if nobody chose it.
+    pub(super) secret: Option<SecretString>,
+    /// The job that tells it of earlier events.
+    pub(super) job: Option<Job>,
+}
+
+pub(super) async fn show(database: &Database, endpoint: Endpoint, made: Made, out: Out) -> Result<(), CliError> {
     let repository = repository_of(&endpoint, &lookup::repository_names(database).await?);
     let now = database_time(database).await?;
-    let secret = secret.map(|secret| secret.expose_secret().to_owned());
+    let secret = made.secret.map(|secret| secret.expose_secret().to_owned());
+    let job_words = match &made.job {
+        Some(job) => Some(detached_words(database, job).await?),
+        None => None,
+    };
     let windows = windows::of_endpoint(&database.session().await?, endpoint.endpoint_id).await?;
     let standing = standing::read(database, endpoint.endpoint_id).await?;
-    let shown = Shown { endpoint, repository, windows: Some(windows), secret, now: Some(standing) };
+    let shown = Shown { endpoint, repository, windows: Some(windows), secret, backfill: made.job, now: Some(standing) };
     out.one(&shown, || {
-        let Shown { endpoint, repository, windows, secret, now: standing } = &shown;
+        let Shown { endpoint, repository, windows, secret, now: standing, .. } = &shown;
         let mut rows = endpoint_rows(endpoint, repository.as_deref(), now);
         rows.extend(windows.iter().flatten().map(|window| ("window", window_words(window, now))));
         rows.extend(standing.iter().flat_map(|standing| standing.rows(now)));
-        match secret {
-            None => properties(&rows),
-            Some(secret) => {
-                rows.insert(0, ("secret", secret.clone()));
-                format!(
-                    "{}\n\nThis is the only time that the secret is shown. Give it to the receiver.",
-                    properties(&rows)
-                )
-            }
+        rows.splice(0..0, secret.iter().map(|secret| ("secret", secret.clone())));
+        let mut text = properties(&rows);
+        if secret.is_some() {
+            text.push_str("\n\nThis is the only time that the secret is shown. Give it to the receiver.");
         }
+        if let Some(words) = job_words {
+            text.push_str(&format!("\n\nIt is told of what happened before. {words}"));
+        }
+        text
     })
 }
 

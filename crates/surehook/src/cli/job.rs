@@ -68,6 +68,7 @@ pub(super) async fn run(globals: &Globals, command: JobCommand, out: Out) -> Res
                 format!("The job {job_id} is not running: it is {}.", job.state),
                 format!("Look at it with: surehook job show {job_id}"),
             )),
+            OnJob::Refused { why } => Err(refused(&why)),
             OnJob::Unknown => Err(unknown(job_id)),
         },
         JobCommand::Resume { job_id } => match jobs::resume(database, job_id).await? {
@@ -76,6 +77,7 @@ pub(super) async fn run(globals: &Globals, command: JobCommand, out: Out) -> Res
                 format!("The job {job_id} is {}.", job.state),
                 "Only what was cancelled or has failed can be resumed.",
             )),
+            OnJob::Refused { why } => Err(refused(&why)),
             OnJob::Unknown => Err(unknown(job_id)),
         },
     })
@@ -85,6 +87,10 @@ pub(super) async fn run(globals: &Globals, command: JobCommand, out: Out) -> Res
 
 fn unknown(job_id: Uuid) -> CliError {
     CliError::new(format!("There is no job {job_id}."), "List them with: surehook job list")
+}
+
+fn refused(why: &str) -> CliError {
+    CliError::new(format!("The job cannot go on: {why}."), "Make another one: surehook endpoint backfill --help")
 }
 
 async fn list(database: &Database, state: Option<JobState>, limit: i64, out: Out) -> Result<(), CliError> {
@@ -126,6 +132,11 @@ async fn show(database: &Database, job: &Job, out: Out) -> Result<(), CliError> 
             ("items", job.items_total.to_string()),
             ("enqueued", job.items_done.to_string()),
             ("passed over", skipped_words(job)),
+        ]);
+        if job.kind == JobKind::Backfill {
+            rows.push(("newer ones", format!("{}, which waited for those before them", job.items_taken_up)));
+        }
+        rows.extend([
             ("at most", format!("{} a second", job.rate)),
             ("made", when(job.created_at, now)),
             ("last step", when(job.updated_at, now)),
@@ -198,6 +209,7 @@ fn progress(job: &Job, out: Out) -> ProgressBar {
     }
     let what = match job.kind {
         JobKind::Replay => "dead letters",
+        JobKind::Backfill => "deliveries",
     };
     let id = job.job_id;
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {per_sec}, {eta} to go");

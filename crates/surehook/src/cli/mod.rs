@@ -2,6 +2,7 @@
 //! 1 failed, 2 wrong usage. The names are a contract; add to them, do not rename them.
 
 pub mod alert;
+pub mod backfill;
 mod backup;
 mod connect;
 pub mod delivery;
@@ -10,6 +11,7 @@ pub mod dlq;
 mod doctor;
 mod drill;
 pub mod endpoint;
+pub mod endpoint_add;
 pub mod event;
 mod explain;
 mod failure;

@@ -52,6 +52,7 @@ impl Shown {
             last_error,
             last_error_at,
             next_try_at,
+            lanes_held,
             ..
         } = &self.standing;
         let mut rows = vec![(
@@ -71,6 +72,10 @@ impl Shown {
         }
         if *lanes_blocked > 0 {
             rows.push(("stopped", format!("{} at a dead letter", count(*lanes_blocked, "lane", "lanes"))));
+        }
+        if *lanes_held > 0 {
+            let lanes = count(*lanes_held, "lane waits", "lanes wait");
+            rows.push(("back-fill", format!("{lanes} for older events: surehook job list --state running")));
         }
         if *dead_letters > 0 {
             rows.push(("dead letters", dead_letters.to_string()));

@@ -174,6 +174,8 @@ pub struct Standing {
     pub next_try_at: Option<Timestamp>,
     /// Dead letters that nobody has replayed.
     pub dead_letters: i64,
+    /// Lanes in which new events wait for older ones that a back-fill has still to enqueue.
+    pub lanes_held: i64,
 }
 
 /// Reads it in one statement. A read: may be repeated.
@@ -192,7 +194,8 @@ pub async fn standing(database: &Database, endpoint_id: Uuid) -> Result<Standing
                     (SELECT min(d.created_at) FROM (SELECT lane_id, done_seq FROM waiting LIMIT 10000) AS l
                        JOIN outbox_deliveries AS d ON d.lane_id = l.lane_id AND d.seq = l.done_seq + 1) AS oldest_pending_at,
                     (SELECT last_error FROM failing) AS last_error, (SELECT updated_at FROM failing) AS last_error_at,
-                    (SELECT count(*) FROM outbox_dlq WHERE endpoint_id = $1 AND state = 'dead') AS dead
+                    (SELECT count(*) FROM outbox_dlq WHERE endpoint_id = $1 AND state = 'dead') AS dead,
+                    (SELECT count(*) FROM outbox_lanes WHERE endpoint_id = $1 AND held_since IS NOT NULL) AS held
                FROM waiting",
             &[&endpoint_id],
         )
@@ -207,5 +210,6 @@ pub async fn standing(database: &Database, endpoint_id: Uuid) -> Result<Standing
         last_error_at: row.try_get("last_error_at")?,
         next_try_at: row.try_get("next_try_at")?,
         dead_letters: row.try_get("dead")?,
+        lanes_held: row.try_get("held")?,
     })
 }

@@ -1,6 +1,7 @@
 //! The command line as people and programs use it: the real binary against a real PostgreSQL.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test starts the program and makes rows by SQL")]
 
+mod backfills;
 mod endpoints;
 mod records;
 mod world;
@@ -36,6 +37,7 @@ fn every_command_has_help_with_an_example() {
         "token revoke",
         "endpoint",
         "endpoint add",
+        "endpoint backfill",
         "endpoint list",
         "endpoint show",
         "endpoint set",
@@ -78,6 +80,11 @@ fn wrong_usage_is_exit_code_2() {
         &["token"],
         &["endpoint", "add"],
         &["endpoint", "add", "ci", "--url", "https://x.example"],
+        &["endpoint", "add", "ci", "--alerts", "--url", "https://x.example", "--backfill", "7d"],
+        &["endpoint", "backfill", "ci"],
+        &["endpoint", "backfill", "ci", "--since", "lately"],
+        &["endpoint", "backfill", "ci", "--since", "7d", "--rate", "0"],
+        &["endpoint", "backfill", "ci", "--since", "7d", "--dry-run", "--detach"],
         &["delivery", "show", "not-an-id"],
         &["delivery", "list", "--state", "lost"],
         &["delivery", "list", "--commit", "xyz"],

@@ -7,6 +7,7 @@
 
 mod access;
 mod alerts;
+mod backfill;
 mod deliveries;
 mod faults;
 mod history;

@@ -2,9 +2,13 @@
 //!
 //! A step is one transaction: it locks the job's row, does one thing, moves the cursor over it. See `migrations/*_jobs.sql`.
 
+mod backfill;
+mod backfill_step;
+mod hold;
 mod record;
 mod replay_step;
 mod step;
+mod untold;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +16,8 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+pub use backfill::{Backfill, BackfillCount, BackfillError, add_with_backfill, count_backfill, create_backfill};
+pub use backfill_step::release_lane;
 pub use record::{NewReplay, cancel, create_replay, find, list, resume};
 pub use step::{Stepped, step};
 
@@ -24,6 +30,8 @@ text_enum! {
     JobKind {
         /// Sends dead letters again.
         Replay = "replay",
+        /// Tells an endpoint of events that it was not told of.
+        Backfill = "backfill",
     }
 }
 
@@ -60,6 +68,7 @@ pub struct Job {
     pub rate: i32,
     pub items_total: i64,
     pub items_done: i64,
+    pub items_taken_up: i64,
     pub skipped: BTreeMap<String, i64>,
     pub next_at: Timestamp,
     pub failures: i32,
@@ -89,12 +98,17 @@ pub enum OnJob {
     Done(Box<Job>),
     /// Nothing: it stands so that there was nothing to do.
     AlreadySo(Box<Job>),
+    /// Nothing: it cannot go on.
+    Refused {
+        /// Why.
+        why: String,
+    },
     /// There is no such job.
     Unknown,
 }
 
 const COLUMNS: &str = "j.job_id, j.kind, j.state, j.endpoint_id, (SELECT p.name FROM endpoints AS p WHERE p.endpoint_id = j.endpoint_id) AS endpoint_name, \
-    j.aggregate_id, j.reason, j.since, j.until, j.anyway, j.new_ids, j.rate, j.items_total, j.items_done, j.skipped::text AS skipped, \
+    j.aggregate_id, j.reason, j.since, j.until, j.anyway, j.new_ids, j.rate, j.items_total, j.items_done, j.items_taken_up, j.skipped::text AS skipped, \
     j.next_at, j.failures, j.last_error, j.worked_by, j.created_at, j.updated_at, j.ended_at";
 
 fn from_row(row: &Row) -> Result<Job, DatabaseError> {
@@ -113,6 +127,7 @@ fn from_row(row: &Row) -> Result<Job, DatabaseError> {
         rate: row.try_get("rate")?,
         items_total: row.try_get("items_total")?,
         items_done: row.try_get("items_done")?,
+        items_taken_up: row.try_get("items_taken_up")?,
         skipped: serde_json::from_str(row.try_get("skipped")?).map_err(|error| {
             DatabaseError::Unsuitable(format!("what a job has passed over cannot be read: {error}"))
         })?,

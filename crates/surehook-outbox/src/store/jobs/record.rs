@@ -2,9 +2,9 @@
 
 use uuid::Uuid;
 
-use super::{COLUMNS, Job, JobState, OnJob, from_row};
+use super::{BackfillError, COLUMNS, Job, JobKind, JobState, OnJob, backfill, from_row};
 use crate::store::operate::{DeadLetterFilter, DeadLetterReason, count_dead_letters};
-use crate::store::{Database, DatabaseError};
+use crate::store::{Database, DatabaseError, Sql};
 
 /// A replay of many dead letters.
 #[derive(Clone, Debug)]
@@ -53,8 +53,12 @@ pub async fn create_replay(database: &Database, new: &NewReplay) -> Result<Job, 
 
 /// One job; None: there is none of this id. A read: may be repeated.
 pub async fn find(database: &Database, job_id: Uuid) -> Result<Option<Job>, DatabaseError> {
+    find_in(&database.session().await?, job_id).await
+}
+
+async fn find_in(client: &impl Sql, job_id: Uuid) -> Result<Option<Job>, DatabaseError> {
     let sql = format!("SELECT {COLUMNS} FROM outbox_jobs AS j WHERE j.job_id = $1");
-    let row = database.session().await?.query_opt(&sql, &[&job_id]).await?;
+    let row = client.query_opt(&sql, &[&job_id]).await?;
     row.as_ref().map(from_row).transpose()
 }
 
@@ -67,10 +71,11 @@ pub async fn list(database: &Database, state: Option<JobState>, limit: i64) -> R
     rows.iter().map(from_row).collect()
 }
 
-/// Ends a running job after the step that it is at; what it has done stays done. Ok: committed. May be repeated.
+/// Ends a running job after the step that it is at; what it has done stays done. What a back-fill has kept back in lanes that it
+/// held goes out when whoever works on jobs has let them go. Ok: committed. May be repeated.
 pub async fn cancel(database: &Database, job_id: Uuid) -> Result<OnJob, DatabaseError> {
     change(
-        database,
+        &database.session().await?,
         job_id,
         "state = 'cancelled', ended_at = clock_timestamp(), updated_at = clock_timestamp()",
         "j.state = 'running'",
@@ -78,22 +83,37 @@ pub async fn cancel(database: &Database, job_id: Uuid) -> Result<OnJob, Database
     .await
 }
 
-/// Lets a job that was cancelled or has failed go on where it stands. Ok: committed. May be repeated.
+/// Lets a job that was cancelled or has failed go on where it stands. A back-fill walks once more over what it has done, since
+/// the lanes that it held were let go. Ok: committed. May be repeated.
 pub async fn resume(database: &Database, job_id: Uuid) -> Result<OnJob, DatabaseError> {
-    change(
-        database,
+    let mut session = database.session().await?;
+    let transaction = session.transaction().await?;
+    if let Some(job) = find_in(&transaction, job_id).await?
+        && job.kind == JobKind::Backfill
+        && matches!(job.state, JobState::Cancelled | JobState::Failed)
+    {
+        match backfill::begin_anew(&transaction, &job).await {
+            Ok(()) => {}
+            Err(BackfillError::Database(error)) => return Err(error),
+            Err(refused) => return Ok(OnJob::Refused { why: refused.to_string() }),
+        }
+    }
+    let on = change(
+        &transaction,
         job_id,
         "state = 'running', ended_at = NULL, failures = 0, next_at = clock_timestamp(), updated_at = clock_timestamp()",
         "j.state IN ('cancelled', 'failed')",
     )
-    .await
+    .await?;
+    transaction.commit().await?;
+    Ok(on)
 }
 
-async fn change(database: &Database, job_id: Uuid, set: &str, only_if: &str) -> Result<OnJob, DatabaseError> {
+async fn change(client: &impl Sql, job_id: Uuid, set: &str, only_if: &str) -> Result<OnJob, DatabaseError> {
     let sql = format!("UPDATE outbox_jobs AS j SET {set} WHERE j.job_id = $1 AND {only_if} RETURNING {COLUMNS}");
-    let row = database.session().await?.query_opt(&sql, &[&job_id]).await?;
+    let row = client.query_opt(&sql, &[&job_id]).await?;
     if let Some(row) = row {
         return Ok(OnJob::Done(Box::new(from_row(&row)?)));
     }
-    Ok(find(database, job_id).await?.map_or(OnJob::Unknown, |job| OnJob::AlreadySo(Box::new(job))))
+    Ok(find_in(client, job_id).await?.map_or(OnJob::Unknown, |job| OnJob::AlreadySo(Box::new(job))))
 }

@@ -1,12 +1,10 @@
 //! A step of a replay: the next dead letter, in the order of the events.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::Job;
 use super::step::Progress;
+use super::{Job, JobState};
 use crate::store::operate::{DeadLetterReason, HowToReplay, SubjectOf, replay_in};
 use crate::store::{DatabaseError, Transaction};
 
@@ -46,9 +44,9 @@ pub(super) async fn work(
             ],
         )
         .await?;
-    let mut progress = Progress { done: 0, skipped: BTreeMap::new(), ended: false };
+    let mut progress = Progress::default();
     let Some(next) = next else {
-        progress.ended = true;
+        progress.ends = Some(JobState::Done);
         return Ok(progress);
     };
     let delivery_id: Uuid = next.try_get("delivery_id")?;

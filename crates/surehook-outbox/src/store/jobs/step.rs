@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::{COLUMNS, Job, JobKind, from_row, replay_step};
+use super::{COLUMNS, Job, JobKind, JobState, backfill_step, from_row, replay_step};
 use crate::crash::point;
 use crate::jobs::pace;
 use crate::store::operate::SubjectOf;
@@ -26,7 +26,7 @@ pub enum Stepped {
         job_id: Uuid,
         /// What it does.
         kind: JobKind,
-        /// Items that were enqueued: workers have something to do.
+        /// Items that were enqueued, newer ones that had waited for the job among them: workers have something to do.
         done: i64,
         /// Items that were passed over.
         skipped: i64,
@@ -45,10 +45,16 @@ pub enum Stepped {
 }
 
 /// What a step has come to.
+#[derive(Default)]
 pub(super) struct Progress {
     pub(super) done: i64,
+    /// Enqueued beyond the rate, and no item of the job.
+    pub(super) taken_up: i64,
     pub(super) skipped: BTreeMap<&'static str, i64>,
-    pub(super) ended: bool,
+    /// There is nothing left to do, or it cannot go on.
+    pub(super) ends: Option<JobState>,
+    /// There was nothing to do yet: how long to wait before the next step.
+    pub(super) wait: Option<Duration>,
 }
 
 /// The same step fails so often before its job is given up; the waits between add up to about eight minutes.
@@ -88,15 +94,16 @@ pub async fn step(
     match work(&transaction, &job, now, subject_of, worked_by).await {
         Ok(progress) => {
             transaction.commit().await?;
-            if progress.done > 0 {
+            let done = progress.done + progress.taken_up;
+            if job.kind == JobKind::Replay && done > 0 {
                 point("replay.committed");
             }
             Ok(Stepped::Did {
                 job_id: job.job_id,
                 kind: job.kind,
-                done: progress.done,
+                done,
                 skipped: progress.skipped.values().sum(),
-                ended: progress.ended,
+                ended: progress.ends.is_some(),
             })
         }
         Err(error) => {
@@ -117,6 +124,7 @@ async fn work(
 ) -> Result<Progress, DatabaseError> {
     let progress = match job.kind {
         JobKind::Replay => replay_step::work(transaction, job, subject_of).await?,
+        JobKind::Backfill => backfill_step::work(transaction, job).await?,
     };
     let mut skipped = job.skipped.clone();
     for (reason, items) in &progress.skipped {
@@ -124,15 +132,18 @@ async fn work(
     }
     let skipped = serde_json::to_string(&skipped)
         .unwrap_or_else(|error| unreachable!("a map of text to numbers is always JSON: {error}"));
-    let next_at = pace::next(job.next_at, now, progress.done, job.rate);
+    let next_at = match progress.wait {
+        None => pace::next(job.next_at, now, progress.done, job.rate),
+        Some(wait) => now + wait,
+    };
     transaction
         .execute(
             "UPDATE outbox_jobs
                 SET items_done = items_done + $2, skipped = $3::text::jsonb, next_at = $4, failures = 0, last_error = NULL, worked_by = $5,
-                    state = CASE WHEN $6 THEN 'done' ELSE state END, ended_at = CASE WHEN $6 THEN clock_timestamp() END,
+                    state = coalesce($6, state), ended_at = CASE WHEN $6 IS NOT NULL THEN clock_timestamp() END,
                     updated_at = clock_timestamp()
               WHERE job_id = $1",
-            &[&job.job_id, &progress.done, &skipped, &next_at, &worked_by, &progress.ended],
+            &[&job.job_id, &progress.done, &skipped, &next_at, &worked_by, &progress.ends.map(JobState::as_str)],
         )
         .await?;
     Ok(progress)

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::Week;
-use crate::store::{DatabaseError, Session, column};
+use crate::store::{DatabaseError, Session, Sql, column};
 use crate::text_enum::text_enum;
 
 text_enum! {
@@ -21,6 +21,8 @@ text_enum! {
         EndedLately = "ended_lately",
         /// Its attempts tell how deliveries of an older week ended that stays.
         OlderWeek = "older_week",
+        /// A job has still to tell of it.
+        Backfill = "backfill",
     }
 }
 
@@ -114,6 +116,14 @@ const OLDER_EVENTS: &str = "
       JOIN outbox_lanes AS l ON l.lane_id = d.lane_id AND d.seq > l.done_seq
      GROUP BY 1, 2, 3";
 
+/// Jobs that have still to tell of these weeks, and lanes that are held, whose events have no delivery yet.
+const BACKFILLS: &str = "
+    SELECT w.starts_at, w.ends_at, b.endpoint_id, 'backfill' AS why, count(*) AS found
+      FROM unnest($1::timestamptz[], $2::timestamptz[]) AS w (starts_at, ends_at)
+      JOIN (SELECT endpoint_id, since FROM outbox_jobs WHERE kind = 'backfill' AND state = 'running'
+             UNION ALL SELECT endpoint_id, held_since FROM outbox_lanes WHERE held_since IS NOT NULL) AS b ON b.since < w.ends_at
+     GROUP BY 1, 2, 3";
+
 /// The end of the page of `size` lanes after `after`; None: there are none.
 pub async fn lanes_page(session: &Session, after: i64, size: i64) -> Result<Option<i64>, DatabaseError> {
     let row = session
@@ -170,9 +180,15 @@ pub async fn by_letters(
 }
 
 /// What is held by deliveries that were appended later than their events.
-pub async fn by_older_events(session: &Session, weeks: &[Week]) -> Result<Vec<Pin>, DatabaseError> {
+pub async fn by_older_events(session: &impl Sql, weeks: &[Week]) -> Result<Vec<Pin>, DatabaseError> {
     let (starts, ends) = bounds(weeks);
     read(session.query(OLDER_EVENTS, &[&starts, &ends]).await?)
+}
+
+/// What is held by back-fills.
+pub async fn by_backfills(session: &impl Sql, weeks: &[Week]) -> Result<Vec<Pin>, DatabaseError> {
+    let (starts, ends) = bounds(weeks);
+    read(session.query(BACKFILLS, &[&starts, &ends]).await?)
 }
 
 /// Notes what holds weeks, for people and metrics, in place of what was noted before.

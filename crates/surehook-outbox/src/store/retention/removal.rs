@@ -1,10 +1,13 @@
 //! How a week goes: noted, detached, dropped. Each step looks where the partition stands, so whoever comes after a crash, or
 //! after a lock that was not to be had, goes on from there.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use tokio_postgres::error::SqlState;
 
-use super::Partition;
+use super::pins::{self, Pins};
+use super::{Partition, Week};
 use crate::store::{DatabaseError, Session, column};
 
 /// Where a partition stands that is leaving.
@@ -34,17 +37,31 @@ const PATIENT_HERE: &str = "SET LOCAL lock_timeout = '2s'";
 /// How long one waits for a lock behind which all inserts wait too.
 const HASTY_HERE: &str = "SET LOCAL lock_timeout = '100ms'";
 
-/// Notes that these partitions leave. From then on they are finished by whoever comes.
-pub async fn decide(session: &Session, partitions: &[&Partition]) -> Result<(), DatabaseError> {
-    session
+/// Notes that these partitions leave, but for those of weeks that a back-fill has come to need meanwhile: who makes one has the
+/// same lock, and passes over weeks that leave. Returns what was noted; from then on it is finished by whoever comes.
+pub async fn decide<'a>(
+    session: &mut Session,
+    partitions: &[&'a Partition],
+) -> Result<Vec<&'a Partition>, DatabaseError> {
+    let transaction = session.transaction().await?;
+    transaction.execute("SELECT FROM outbox_retention FOR UPDATE", &[]).await?;
+    let weeks: Vec<Week> =
+        partitions.iter().map(|partition| partition.week).collect::<BTreeSet<_>>().into_iter().collect();
+    let mut held = Pins::default();
+    held.add(pins::by_backfills(&transaction, &weeks).await?);
+    // A job that was made and done since these were looked for has left deliveries.
+    held.add(pins::by_older_events(&transaction, &weeks).await?);
+    let partitions: Vec<&Partition> = partitions.iter().copied().filter(|p| !held.hold(p.week)).collect();
+    transaction
         .execute(
             "INSERT INTO outbox_partition_notes (partition, ends_at, leaving_since)
              SELECT partition, ends_at, now() FROM unnest($1::text[], $2::timestamptz[]) AS u (partition, ends_at)
              ON CONFLICT (partition) DO UPDATE SET leaving_since = coalesce(outbox_partition_notes.leaving_since, excluded.leaving_since)",
-            &[&column(partitions, |p| p.name.as_str()), &column(partitions, |p| p.week.ends_at)],
+            &[&column(&partitions, |p| p.name.as_str()), &column(&partitions, |p| p.week.ends_at)],
         )
         .await?;
-    Ok(())
+    transaction.commit().await?;
+    Ok(partitions)
 }
 
 /// Takes back what was noted of partitions that are attached: something has come to hold them since.

@@ -96,7 +96,7 @@ pub async fn remove_empty_lanes(
         .execute(
             "DELETE FROM outbox_lanes WHERE lane_id = ANY (ARRAY(
                  SELECT l.lane_id FROM outbox_lanes AS l
-                  WHERE l.lane_id > $1 AND l.lane_id <= $2 AND l.ready_at IS NULL AND l.updated_at < $3
+                  WHERE l.lane_id > $1 AND l.lane_id <= $2 AND l.ready_at IS NULL AND l.held_since IS NULL AND l.updated_at < $3
                     AND (SELECT true FROM outbox_deliveries AS d WHERE d.lane_id = l.lane_id LIMIT 1) IS NULL
                   ORDER BY l.lane_id FOR UPDATE SKIP LOCKED))",
             &[&after, &until, &before],
