@@ -216,14 +216,15 @@ async fn calls_over_many_lanes_and_jobs_that_hold_them_do_not_deadlock() {
         .map(|writer| {
             let (outbox, enough) = (outbox.clone(), enough.clone());
             tokio::spawn(async move {
-                let mut written = 0;
+                let (mut written, mut calls) = (0, 0);
                 let session = outbox.database.session().await.unwrap();
                 while !enough.load(Ordering::Relaxed) {
-                    // Each call makes a lane too, and begins elsewhere in the row of those that there are.
-                    let fresh = format!("fresh-{writer}-{written}");
+                    // Each call begins elsewhere in the row of the lanes that there are, and some make one too.
                     let mut aggregates = AGGREGATES.map(str::to_owned).to_vec();
-                    aggregates.rotate_left((writer + written) % AGGREGATES.len());
-                    aggregates.push(fresh);
+                    aggregates.rotate_left((writer + calls) % AGGREGATES.len());
+                    if calls % 8 == 0 {
+                        aggregates.push(format!("fresh-{writer}-{calls}"));
+                    }
                     let events: Vec<NewEvent<'_>> = aggregates
                         .iter()
                         .map(|aggregate| NewEvent {
@@ -234,9 +235,10 @@ async fn calls_over_many_lanes_and_jobs_that_hold_them_do_not_deadlock() {
                         })
                         .collect();
                     enqueue_many(&session, &events, &[], &[]).await.unwrap();
-                    written += 1;
+                    calls += 1;
+                    written += aggregates.len();
                 }
-                written * (AGGREGATES.len() + 1)
+                written
             })
         })
         .collect();
