@@ -2,10 +2,22 @@
 //! May use all cores and print.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::num::NonZero;
 use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
+
+/// A model that can be walked through on several cores, and whose steps can be told.
+pub trait Walkable: Model<State: Part + Hash, Action: Part> + Clone + Send + Sync + 'static {}
+
+impl<M: Model<State: Part + Hash, Action: Part> + Clone + Send + Sync + 'static> Walkable for M {}
+
+/// What a model is made of.
+pub trait Part: Clone + Debug + PartialEq + Send + Sync + 'static {}
+
+impl<P: Clone + Debug + PartialEq + Send + Sync + 'static> Part for P {}
 
 /// What a complete walk found.
 #[derive(Debug)]
@@ -19,22 +31,12 @@ pub struct Checked {
 }
 
 /// Visits every state. Prints what it took under the name of the run.
-pub fn check<M>(run: &str, model: M) -> Checked
-where
-    M: Model + Clone + Send + Sync + 'static,
-    M::State: Clone + std::fmt::Debug + PartialEq + std::hash::Hash + Send + Sync + 'static,
-    M::Action: Clone + std::fmt::Debug + PartialEq + Send + Sync + 'static,
-{
+pub fn check(run: &str, model: impl Walkable) -> Checked {
     walk(run, model, HasDiscoveries::AllFailures, std::thread::available_parallelism().map_or(1, NonZero::get))
 }
 
 /// Visits states, those nearest to the beginning first, until this property is broken; returns the shortest story that does it.
-pub fn find<M>(run: &str, model: M, property: &'static str) -> Option<String>
-where
-    M: Model + Clone + Send + Sync + 'static,
-    M::State: Clone + std::fmt::Debug + PartialEq + std::hash::Hash + Send + Sync + 'static,
-    M::Action: Clone + std::fmt::Debug + PartialEq + Send + Sync + 'static,
-{
+pub fn find(run: &str, model: impl Walkable, property: &'static str) -> Option<String> {
     let checked = walk(run, model, HasDiscoveries::AnyOf(BTreeSet::from([property])), 1);
     let story = checked.broken.into_iter().find(|(name, _)| *name == property).map(|(_, story)| story);
     if let Some(story) = &story {
@@ -43,12 +45,7 @@ where
     story
 }
 
-fn walk<M>(run: &str, model: M, until: HasDiscoveries, threads: usize) -> Checked
-where
-    M: Model + Clone + Send + Sync + 'static,
-    M::State: Clone + std::fmt::Debug + PartialEq + std::hash::Hash + Send + Sync + 'static,
-    M::Action: Clone + std::fmt::Debug + PartialEq + Send + Sync + 'static,
-{
+fn walk(run: &str, model: impl Walkable, until: HasDiscoveries, threads: usize) -> Checked {
     let began = Instant::now();
     let checker = model.clone().checker().threads(threads).finish_when(until).spawn_bfs().join();
     let mut checked = Checked { states: checker.unique_state_count(), broken: Vec::new(), reached: BTreeSet::new() };

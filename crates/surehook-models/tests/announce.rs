@@ -1,11 +1,13 @@
 //! Walks through the model of announce, through its twins that have one protection less, and through what is known not to hold,
 //! with and without what would mend it. Prints what each walk took, and each story that breaks a property, with `--nocapture`.
 
+mod common;
+
 use surehook_models::announce::truth::{
     ALL_TOLD, GUESSED, INVENTED, LOST, MADE_GOOD, NUMBERS, TOLD_AGAIN, VERDICT, nothing_is_lost,
 };
 use surehook_models::announce::{Announce, Bounds};
-use surehook_models::story::{check, find};
+use surehook_models::story::find;
 
 fn with(change: impl Fn(&mut Announce)) -> Announce {
     let mut model = Announce::new(Bounds::CALM);
@@ -13,20 +15,12 @@ fn with(change: impl Fn(&mut Announce)) -> Announce {
     model
 }
 
-/// All of it holds, in at least so many states, and this is reached.
 fn holds(run: &str, states_min: usize, reached: &[&str], change: impl Fn(&mut Announce)) {
-    let checked = check(run, with(change));
-    let broken: String = checked.broken.iter().map(|(name, story)| format!("\n{name}\n{story}")).collect();
-    assert!(broken.is_empty(), "{run}: {broken}");
-    assert!(checked.states >= states_min, "{run}: {} states only", checked.states);
-    for name in reached {
-        assert!(checked.reached.contains(name), "{run}: never reached: {name}");
-    }
+    common::holds(run, with(change), states_min, reached);
 }
 
-/// The property is broken.
 fn breaks(run: &str, property: &'static str, change: impl Fn(&mut Announce)) {
-    assert!(find(run, with(change), property).is_some(), "{run}: \"{property}\" holds all the same");
+    common::breaks(run, with(change), property);
 }
 
 #[test]

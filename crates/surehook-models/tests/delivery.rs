@@ -1,11 +1,12 @@
 //! Walks through the model of delivery, through its twins that have one protection less, and through what is known not to hold,
 //! with and without what would mend it. Prints what each walk took, and each story that breaks a property, with `--nocapture`.
 
+mod common;
+
 use surehook_models::delivery::truth::{
     CHANGED_MIND, DISCARDED, FINISHED, IN_HAND, INNOCENT, NO_LOSS, ONE, ORDER, RECOVERS, REPEAT, TAKEOVER,
 };
 use surehook_models::delivery::{Bounds, Delivery, Guards, Mends};
-use surehook_models::story::{check, find};
 
 fn with(change: impl Fn(&mut Bounds)) -> Bounds {
     let mut bounds = Bounds::CALM;
@@ -13,30 +14,15 @@ fn with(change: impl Fn(&mut Bounds)) -> Bounds {
     bounds
 }
 
-/// All of it holds, in at least so many states.
 fn holds(run: &str, bounds: Bounds, states_min: usize, reached: &[&str]) {
-    holds_all(run, Delivery::new(bounds), states_min, reached);
-}
-
-fn holds_all(run: &str, model: Delivery, states_min: usize, reached: &[&str]) {
-    let checked = check(run, model);
-    assert!(
-        checked.broken.is_empty(),
-        "{run}: {}",
-        checked.broken.iter().map(|(name, story)| format!("{name}\n{story}")).collect::<String>()
-    );
-    assert!(checked.states >= states_min, "{run}: {} states only", checked.states);
-    for name in reached {
-        assert!(checked.reached.contains(name), "{run}: never reached {name}");
-    }
+    common::holds(run, Delivery::new(bounds), states_min, reached);
 }
 
 /// Without one protection the property is broken.
 fn breaks(run: &str, property: &'static str, bounds: Bounds, without: impl Fn(&mut Guards)) {
     let mut guards = Guards::ALL;
     without(&mut guards);
-    let twin = Delivery { guards, ..Delivery::new(bounds) };
-    assert!(find(run, twin, property).is_some(), "{run}: \"{property}\" holds all the same");
+    common::breaks(run, Delivery { guards, ..Delivery::new(bounds) }, property);
 }
 
 const ALL: [&str; 4] = [TAKEOVER, DISCARDED, REPEAT, FINISHED];
@@ -178,5 +164,5 @@ fn gap_the_counter_alone_can_hide_a_death() {
     let bounds = with(|b| (b.deliveries, b.stops, b.lost_answers, b.lease) = (1, 1, 1, 5));
     breaks("deaths by the counter alone", ONE, bounds, |_| ());
     let mended = Delivery { mends: Mends { deaths_told: true }, ..Delivery::new(bounds) };
-    holds_all("deaths are told", mended, 1_500_000, &[TAKEOVER, FINISHED]);
+    common::holds("deaths are told", mended, 1_500_000, &[TAKEOVER, FINISHED]);
 }
