@@ -41,8 +41,7 @@ impl std::fmt::Debug for JobSettings {
 pub async fn run(database: Database, wake: Wake, settings: JobSettings, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let wait = match step(&database, None, settings.subject_of, &settings.node).await {
-            Ok(Stepped::Nothing { due_in }) => rest(&database, &wake, due_in).await,
-            Ok(stepped) => note(&stepped, &wake, &settings),
+            Ok(stepped) => note(&stepped, &database, &wake, &settings).await,
             Err(error) => {
                 tracing::debug!(error = %chain(&error), "jobs cannot be worked on for the moment");
                 POLL
@@ -76,9 +75,9 @@ async fn rest(database: &Database, wake: &Wake, due_in: Option<Duration>) -> Dur
 }
 
 /// Says what has happened to whoever wants to know; returns how long to wait for the next look.
-fn note(stepped: &Stepped, wake: &Wake, settings: &JobSettings) -> Duration {
+async fn note(stepped: &Stepped, database: &Database, wake: &Wake, settings: &JobSettings) -> Duration {
     match stepped {
-        Stepped::Nothing { .. } => POLL,
+        Stepped::Nothing { due_in } => rest(database, wake, *due_in).await,
         Stepped::Did { job_id, kind, done, skipped, ended } => {
             if *done > 0 {
                 wake.wake();
